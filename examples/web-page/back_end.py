@@ -1,4 +1,4 @@
-"""A shop's back end: it serves the page, and each user gets at most one enrolment token in ten minutes."""
+"""The back end of a shop: it serves the page, and gives each user at most one enrolment token in ten minutes."""
 
 import json
 import os
@@ -14,7 +14,7 @@ served: dict[str, float] = {}  # when each user last got a token
 
 
 class BackEnd(SimpleHTTPRequestHandler):
-    """Serves the files of this folder, and tokens at any address that is posted to."""
+    """A server of the files in this folder, and of tokens for any POST."""
 
     def end_headers(self) -> None:
         policy = f"default-src 'self'; script-src 'self' {SERVER}; connect-src 'self' {SERVER}"

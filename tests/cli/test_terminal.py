@@ -153,7 +153,7 @@ def test_agents_fit(capsys: pytest.CaptureFixture[str]) -> None:
         for each in range(3)
     ]
     page = AgentList(
-        protocol=1, enrolled=300_000, spoken=200_000, revoked=10_000, clusters=100_000, agents=rows, more=False
+        protocol=1, enrolled=300_000, active=200_000, revoked=10_000, clusters=100_000, agents=rows, more=False
     )
     show_agents(page, rows)
     assert_whole(["100002", "1970-01-01", "1,000,000", "revoked"], assert_fits(capsys.readouterr().out))

@@ -18,7 +18,7 @@ from fedcascade.learning.exploration import EpsilonMixed
 from fedcascade.learning.oracles import TopK
 from fedcascade.service.agent.client import fetch_terms
 from fedcascade.service.agent.options import build_policy
-from fedcascade.service.agent.transport import HttpReply, HttpTransport, InProcessTransport, Transport
+from fedcascade.service.agent.transport import HttpReply, HttpTransport, Transport
 from fedcascade.service.protocol.wire import EXCHANGES
 from fedcascade.service.server.state import ServerState
 from fedcascade.service.store.snapshot import decode_state
@@ -27,6 +27,7 @@ from fedcascade.simulation.reference import play_round
 from fedcascade.simulation.trace import Trace
 
 from ..service.helpers import ServerProcess, serve_in_process
+from ..service.in_process import InProcessTransport
 
 WORLD = Synthetic(users=12, clusters=3, dimension=6, items=20, seed=3)
 ROUNDS = 3_000
@@ -89,7 +90,7 @@ def test_the_groups_of_many_agents_come_page_by_page(tmp_path: Path, monkeypatch
         )
         overview = running.operator.fetch_overview()
     assert trace.partition == simulated.partition
-    assert (overview.labels, overview.spoken, overview.clusters, overview.sizes) == ({}, 12, 1, [12])
+    assert (overview.labels, overview.active, overview.clusters, overview.sizes) == ({}, 12, 1, [12])
 
 
 @pytest.mark.parametrize("policy", [*map(make_policy, ("fedc3ucb-h", "force-comm", "fedlinucb", "population")), THEORY])

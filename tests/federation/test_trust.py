@@ -12,7 +12,6 @@ from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.agent import Agent, begin, learn_before, receive, skip_answer, take_back
 from fedcascade.federation.grouping.population.gaussian import state_as_statistics
 from fedcascade.federation.messages import Download
-from fedcascade.federation.own_data import NOISE, WEIGHT
 from fedcascade.federation.own_data_keeper import OwnDataKeeper
 from fedcascade.federation.policies import POLICIES, Policy, guard_policy
 from fedcascade.federation.sharing import average_weight
@@ -164,7 +163,7 @@ def test_a_prior_for_a_newcomer_is_used_from_the_first_list_on() -> None:
     np.testing.assert_array_equal(agent.state.decision.theta, np.zeros(D))
     agent.receive(Download(agent=0, statistics=state_prior(NOTHING, FIRST, 0.1), rounds=500, agents=9))
     assert agent.state.own is not None
-    assert agent.state.own.numbers[WEIGHT] == pytest.approx(0.25 * (1 + 0.25 + 0.0625))
+    assert agent.state.own.weight[0] == pytest.approx(0.25 * (1 + 0.25 + 0.0625))
     assert agent.state.decision.theta @ FIRST > 0.9 * FIRST @ FIRST
 
 
@@ -178,10 +177,10 @@ def test_a_skipped_answer_leaves_others_data_in_the_unit_that_they_came_in() -> 
     skipped = skip_answer(OURS, state, upload.statistics, NOTHING)
     assert skipped.own is not None
     assert estimate_noise(clicked.count, clicked.clicks) != estimate_noise(0, 0)
-    assert skipped.own.numbers[NOISE] == state.own.numbers[NOISE] == estimate_noise(0, 0)
+    assert skipped.own.noise[0] == state.own.noise[0] == estimate_noise(0, 0)
     np.testing.assert_array_equal(skipped.own.others_gram, state.own.others_gram)
     np.testing.assert_array_equal(skipped.own.others_moment, state.own.others_moment)
-    assert skipped.own.numbers[WEIGHT] == state.own.numbers[WEIGHT]
+    assert skipped.own.weight[0] == state.own.weight[0]
     np.testing.assert_allclose(skipped.decision.theta, state.decision.theta, atol=1e-12)
 
 

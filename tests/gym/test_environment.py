@@ -41,14 +41,14 @@ WORLDS: dict[str, Environment] = {
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("world", WORLDS)
 def test_gymnasium_finds_nothing_wrong_with_any_world(world: str) -> None:
-    env = gymnasium.make("fedcascade/World-v0", world=WORLDS[world], list_length=3)
+    env = gymnasium.make("fedcascade/Environment-v0", environment=WORLDS[world], list_length=3)
     check_env(env.unwrapped)
 
 
 MADE: dict[str, dict[str, Any]] = {
     "fedcascade/Synthetic-v0": {**SMALL, "clicks": "dcm", "click_level": 0.6, "seed": 5},
     "fedcascade/Ratings-v0": {**SMALL, "ratings": to_triplets(MATRIX)},
-    "fedcascade/World-v0": {"world": WORLDS["synthetic"]},
+    "fedcascade/Environment-v0": {"environment": WORLDS["synthetic"]},
 }
 
 
@@ -149,10 +149,10 @@ def test_rewards_are_clicks_or_their_chance() -> None:
         ([-2, 1], "distinct items"),
         ([-1, 1], "distinct items"),
         ([1, -1], "must name 2 items, got 1"),
-        ([1], "must be 2 whole numbers"),
-        ([0.0, 1.0], "must be 2 whole numbers, got float64"),
-        ("ab", "must be 2 whole numbers"),
-        (None, "must be 2 whole numbers"),
+        ([1], "must be 2 integers"),
+        ([0.0, 1.0], "must be 2 integers, got float64"),
+        ("ab", "must be 2 integers"),
+        (None, "must be 2 integers"),
     ],
 )
 def test_an_action_that_cannot_be_shown_is_refused_in_one_line_and_changes_nothing(action: Any, words: str) -> None:
@@ -167,14 +167,14 @@ def test_an_action_that_cannot_be_shown_is_refused_in_one_line_and_changes_nothi
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("Synthetic-v0", {"user": 3}, "this world cannot be made: .*user"),
+        ("Synthetic-v0", {"user": 3}, "cannot build the environment: .*user"),
         ("Synthetic-v0", {"users": 0}, "users must be a whole number >= 1"),
         ("Synthetic-v0", {"items": 2, "list_length": 3}, r"list length must be <= items \(2\), got 3"),
         ("Synthetic-v0", {"reward": "money"}, "unknown reward 'money'"),
         ("Synthetic-v0", {"clicks": "dcn"}, "unknown clicks 'dcn': did you mean"),
         ("Ratings-v0", {}, "needs a file"),
         ("Ratings-v0", {"ratings": "none.csv"}, "there is no file none.csv"),
-        ("World-v0", {}, "needs a world"),
+        ("Environment-v0", {}, "needs an environment"),
     ],
 )
 def test_what_cannot_be_made_is_refused_in_one_line(name: str, options: dict[str, Any], words: str) -> None:
@@ -193,7 +193,7 @@ def test_lists_are_drawn_distinct_and_from_what_is_on_offer() -> None:
     assert few.sample()[2] == -1
     assert np.array([5, -1, -1]) in few
     assert np.array([-1, -1, -1]) not in few
-    with pytest.raises(ValueError, match="give no probability"):
+    with pytest.raises(ValueError, match="probability must be None"):
         space.sample(probability=np.ones(6))
 
 

@@ -66,7 +66,7 @@ class NodeAgent:
     place: int
     id: int
     problem: ProblemSize
-    is_welcomed: bool = False
+    has_prior: bool = False
     trouble: str | None = None
 
     def recommend(self, items: ArrayLike, *, ties: NDArray[np.uint32], **attributes: object) -> ShownList:
@@ -111,8 +111,8 @@ def connect_in_node(
         reply = process.request("connect", url=url, tokens=tokens, minObservations=min_observations,
                                 folder=None if folder is None else str(folder.resolve()),
                                 problem=sizes | {"rounds": problem.rounds})  # fmt: skip
-        newcomers = enumerate(zip(reply["agents"], reply["isWelcomed"], strict=True))
-        agents = [NodeAgent(process, place, agent, problem, is_welcomed) for place, (agent, is_welcomed) in newcomers]
+        newcomers = enumerate(zip(reply["agents"], reply["hasPrior"], strict=True))
+        agents = [NodeAgent(process, place, agent, problem, has_prior) for place, (agent, has_prior) in newcomers]
 
         def wait_for_all() -> None:
             for agent in agents:

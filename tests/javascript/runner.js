@@ -21,8 +21,8 @@ const ANSWERS = {
       const store = folder === null ? new MemoryStore() : new FileStore(`${folder}/agent-${user}.json`);
       return connect({ url, token, store, minObservations, problem });
     }));
-    const isWelcomed = agents.map((agent) => agent.isWelcomed);
-    return { agents: agents.map(({ id }) => id), isWelcomed };
+    const hasPrior = agents.map((agent) => agent.hasPrior);
+    return { agents: agents.map(({ id }) => id), hasPrior };
   },
   async recommend({ agent, items, k, ties }) {
     const shown = agents[agent].recommend(new Float32Array(readBytes(items)), { k, ties: new Uint32Array(readBytes(ties)) });

@@ -222,7 +222,7 @@ def test_an_agent_that_the_server_sent_away_comes_back_with_a_new_token(site: We
     with pytest.raises(Exception, match="revoked" if how == "revoked" else "no agent of this number"):
         first.evaluate("agent.leave()")
     first.evaluate("play(10, 5)")
-    wait_for(first, "(agent.trouble ?? '').includes('needs an enrolment token')")
+    wait_for(first, "(agent.trouble ?? '').includes('for an enrolment token')")
     assert site.enrol(second, pauses=[300, 300]) == before
     assert second.evaluate("agent.flush(20)")
     agent = second.evaluate("agent.id")
@@ -246,7 +246,7 @@ def test_whom_the_server_sent_away_can_erase_what_the_browser_keeps(site: WebSit
     wait_for(second, "agent.isClosed")
     with pytest.raises(Exception, match="this agent is closed: connect again"):
         second.evaluate("play(0, 1)")
-    with pytest.raises(Exception, match="needs an enrolment token"):
+    with pytest.raises(Exception, match="for an enrolment token"):
         site.connect(first)
 
 
@@ -408,7 +408,7 @@ def test_an_agent_follows_a_server_that_was_restarted_with_other_terms(
         wait_for(tab, "agent.floor === 8 && agent.buffered === 5 && agent.unsent === 0")
         tab.evaluate("play(10, 5)")
         assert tab.evaluate("agent.flush(60)")
-        assert tab.evaluate("[agent.state.welcome.terms.policy, agent.lost]") == ["fedlinucb", 0]
+        assert tab.evaluate("[agent.state.enrolment.terms.policy, agent.lost]") == ["fedlinucb", 0]
         assert_held(site, agent, 13)
         assert tab.evaluate("agent.state.buffer.rounds") == 2
     finally:

@@ -18,7 +18,7 @@ from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES, Policy
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.agent import client
-from fedcascade.service.agent.transport import HttpReply, HttpTransport, InProcessTransport, Transport
+from fedcascade.service.agent.transport import HttpReply, HttpTransport, Transport
 from fedcascade.service.dashboard.routes import build_dashboard
 from fedcascade.service.protocol.wire import PROTOCOLS, Credential, UploadMessage
 from fedcascade.service.server.app import build_application
@@ -28,6 +28,8 @@ from fedcascade.service.server.settings import FOR_SIMULATIONS, Limits, UploadBo
 from fedcascade.service.server.writer import Writer
 from fedcascade.service.store.contract import Store
 from fedcascade.service.store.open import open_store
+
+from .in_process import InProcessTransport
 
 TOKEN = "the-operators-token-in-tests"
 FREE = Limits(rate=1e6, burst=1e6, address_rate=1e6, address_burst=1e6)

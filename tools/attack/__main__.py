@@ -1,4 +1,4 @@
-"""Runs the attacks and prints a table: attack, before, now. ``--record`` writes the column 'before' instead."""
+"""Run the attacks and print a table: attack, before, now. ``--record`` writes the column 'before' instead."""
 
 import argparse
 import json
@@ -7,16 +7,16 @@ import tempfile
 import time
 from pathlib import Path
 
-from attack import accidents, connections, files, freezes, identities, lies
+from attack import accidents, connections, files, freezes, identities, poisoning
 from attack.arena import open_arena
 from attack.registry import ATTACKS, Attack, Finding, NotPossible
 
-MODULES = (connections, lies, files, accidents, freezes, identities)  # importing them registers their attacks
+MODULES = (connections, poisoning, files, accidents, freezes, identities)  # imports register their attacks
 BEFORE = Path(__file__).parent / "before.json"
 
 
 def run_attack(attack: Attack, folder: Path) -> Finding | str:
-    """Run an attack in a folder of its own; what it found, or why it could not run."""
+    """Run an attack in a folder of its own; return its finding, or why it could not run."""
     try:
         with open_arena(folder) as arena:
             return attack.run(arena)
@@ -29,9 +29,9 @@ def run_attack(attack: Attack, folder: Path) -> Finding | str:
 def main() -> int:
     """Run the chosen attacks, print one line for each, and return 1 if one of them did not hold."""
     parser = argparse.ArgumentParser(prog="attack", description=__doc__)
-    parser.add_argument("names", nargs="*", help="words in the names of attacks; all attacks if none is given")
-    parser.add_argument("--record", metavar="COMMIT", help="write what is found as the column 'before', of that commit")
-    parser.add_argument("--list", action="store_true", help="print what each attack sends and what counts as held")
+    parser.add_argument("names", nargs="*", help="words in the names of attacks; all if none")
+    parser.add_argument("--record", metavar="COMMIT", help="write the findings as the column 'before' of this commit")
+    parser.add_argument("--list", action="store_true", help="list attacks, what they send and when they fail")
     options = parser.parse_args()
     chosen = [each for each in ATTACKS.values() if not options.names or any(n in each.name for n in options.names)]
     if options.list:

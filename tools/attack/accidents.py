@@ -1,4 +1,4 @@
-"""Accidents, not attacks: backups, copies, clocks, new terms. Agents go on by themselves; nothing counts twice."""
+"""Accidents: restored backups, copied files, wrong clocks, new terms. Agents recover, and nothing counts twice."""
 
 import shutil
 import time
@@ -31,7 +31,7 @@ def back_up(server: ServerProcess) -> None:
 
 
 def restore(server: ServerProcess) -> None:
-    """Stop the server, put the copy in the place of its files, and start it again. Nobody says that this was done."""
+    """Stop the server, replace its files by the copy, and start it again, without notice to agents."""
     server.stop()
     for path in server.folder.glob("store.db*"):
         path.unlink()
@@ -46,20 +46,20 @@ def copy_store(folder: Path, source: str, target: str) -> None:
 
 
 def settle(agent: RemoteAgent) -> str:
-    """Wait until everything was answered; 'answered', or what is left and why."""
+    """Wait for all answers; return 'answered', or what is left and why."""
     if agent.flush(PATIENCE):
         return "answered"
     return f"{agent.unsent} wait: {str(agent.trouble)[:160]}"
 
 
 def count_lost(agent: RemoteAgent) -> int:
-    """How many rounds the agent says are lost; 0 of one that cannot say so."""
+    """Return the agent's count of lost rounds; 0 in a tree without one."""
     return int(getattr(agent, "lost", 0))
 
 
 @attack(
     6,
-    "a: backup restored, agent ahead",
+    "backup restored, agent ahead",
     sends="5 uploads, backup, 5 more, restore, 1 more",
     holds="what is lost is said",
 )
@@ -84,7 +84,7 @@ def restore_backup(arena: Arena) -> Finding:
     return Finding(measured, state == "answered" and held + lost == rounds)
 
 
-@attack(6, "b: enrolled after the backup", sends="backup, enrol, restore, another enrols", holds="both go on")
+@attack(6, "enrolled after the backup", sends="backup, enrol, restore, another enrols", holds="both go on")
 def enrol_after_backup(arena: Arena) -> Finding:
     server = arena.serve()
     back_up(server)
@@ -105,12 +105,15 @@ def enrol_after_backup(arena: Arena) -> Finding:
         newcomer.close()
     finally:
         agent.close()
-    measured = f"{state}; number {'' if reused else 'not '}reused; {held} of {rounds} rounds held or said to be lost"
+    measured = f"{state}; number {'' if reused else 'not '}reused; {held} of {rounds} rounds held or lost"
     return Finding(measured, state == "answered" and not reused and (held, others) == (rounds, other))
 
 
 @attack(
-    6, "c: agent file cloned", sends="the copy and the original both speak", holds="both are answered, once counted"
+    6,
+    "agent file copied",
+    sends="the copy and the original both upload",
+    holds="both are answered, nothing counts twice",
 )
 def clone_agent(arena: Arena) -> Finding:
     server = arena.serve()
@@ -130,9 +133,9 @@ def clone_agent(arena: Arena) -> Finding:
     return Finding(f"original {original}, copy {copied}; {held} rounds held", original == copied == "answered")
 
 
-@attack(6, "d: clock a day ahead, then right", sends="40 uploads ahead, then one", holds="answered")
+@attack(6, "clock a day ahead", sends="40 uploads ahead, then one", holds="answered")
 def correct_clock(arena: Arena) -> Finding:
-    server = arena.serve("--policy", "fedc3ucb-h")  # whose agents speak when a draw asks for it
+    server = arena.serve("--policy", "fedc3ucb-h")  # its agents also upload at random
     path = str(arena.folder / "agent.db")
     with shift_clock(DAY) as options, connect_agent(server, path, **options) as agent:
         teach(agent, 40)
@@ -145,7 +148,7 @@ def correct_clock(arena: Arena) -> Finding:
 
 @contextmanager
 def shift_clock(seconds: float) -> Iterator[dict[str, Any]]:
-    """Let an agent believe that it is later; yields the options of ``connect`` that it takes."""
+    """Shift the clock of an agent; yield options for ``connect``."""
     real = time.time
     time.time = lambda: real() + seconds
     try:
@@ -154,9 +157,9 @@ def shift_clock(seconds: float) -> Iterator[dict[str, Any]]:
         time.time = real
 
 
-@attack(6, "e: terms changed", sends="the server starts again with --lambda 2000", holds="the agent's estimate follows")
+@attack(6, "terms changed", sends="the server starts again with --lambda 2000", holds="the agent's estimate follows")
 def change_terms(arena: Arena) -> Finding:
-    server = arena.serve("--policy", "fedc3ucb-h")  # whose agents speak when a draw asks for it
+    server = arena.serve("--policy", "fedc3ucb-h")  # its agents also upload at random
     agent = connect_agent(server, str(Path(arena.folder) / "agent.db"))
     try:
         teach(agent, 20)

@@ -1,4 +1,4 @@
-"""Where an attack takes place: a folder of its own, and server processes in it that end with the attack."""
+"""The arena of an attack: a folder of its own, and server processes that end with the attack."""
 
 import os
 import re
@@ -20,34 +20,34 @@ from fedcascade.service.agent.client import OperatorClient
 from fedcascade.service.agent.transport import HttpTransport
 
 OPERATOR = "the-operators-token-of-an-attack"
-# Limits that an honest load of minutes in a second would meet. An attack that is about one of them keeps it.
+# Limits that a fast honest load does not reach. An attack on a limit keeps the default.
 GENEROUS = {
     "--rate": "1000000",
     "--burst": "1000000",
     "--rounds-burst": "1000000000",
 }
-PATIENCE = 120.0  # seconds that a server may take to start: with an empty cache it compiles
+PATIENCE = 120.0  # seconds for a server to start, with an empty cache of compiled code
 
 
 @cache
 def list_options() -> frozenset[str]:
-    """The options of ``fedcascade serve`` in the tree under attack."""
+    """List the options of ``fedcascade serve`` in the tree under attack."""
     return frozenset(re.findall(r"--[a-z][a-z-]*", run_command("serve", "--help").stdout))
 
 
 def take_over_with(*options: str) -> tuple[str, ...]:
-    """Options with which a server starts again with other constants, in a tree that asks for ``--take-over`` or not."""
+    """Add ``--take-over`` to options that change constants, if the tree under attack has it."""
     return (*options, "--take-over") if "--take-over" in list_options() else options
 
 
 @cache
 def list_commands() -> frozenset[str]:
-    """The commands of ``fedcascade`` in the tree under attack."""
+    """List the commands of ``fedcascade`` in the tree under attack."""
     return frozenset(re.findall(r"^│ ([a-z]+) ", run_command("--help").stdout, re.MULTILINE))
 
 
 def run_command(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run ``fedcascade`` to its end."""
+    """Run a ``fedcascade`` command."""
     command = [sys.executable, "-m", "fedcascade", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, cwd=folder)
 
@@ -65,7 +65,7 @@ class ServerProcess:
     transports: list[HttpTransport] = field(default_factory=list)
 
     def start(self) -> "ServerProcess":
-        """Start it; RuntimeError with its last words if it does not come up."""
+        """Start it; raise RuntimeError with its last lines if it does not start."""
         limit = self.descriptors
         command = [sys.executable, "-m", "fedcascade", "serve", "--port", str(self.port), *self.options]
         self.process = subprocess.Popen(
@@ -97,7 +97,7 @@ class ServerProcess:
         return f"http://127.0.0.1:{self.port}"
 
     def stop(self, how: signal.Signals = signal.SIGTERM, patience: float = 30.0) -> float:
-        """End it; how many seconds that took, at least ``patience`` if it had to be killed."""
+        """Stop it and return the seconds that took, at least ``patience`` if it had to be killed."""
         if self.process is None:
             return 0.0
         process, self.process = self.process, None
@@ -113,7 +113,7 @@ class ServerProcess:
         return time.monotonic() - began
 
     def connect(self) -> HttpTransport:
-        """A way to speak to it, which the arena closes."""
+        """Open a transport to it, which the arena closes."""
         self.transports.append(HttpTransport(self.url, timeout=60.0))
         return self.transports[-1]
 
@@ -121,11 +121,11 @@ class ServerProcess:
         return OperatorClient(self.connect(), OPERATOR)
 
     def read_memory(self, name: str = "VmHWM") -> float:
-        """Megabytes: the peak, or ``VmRSS`` for what is resident now."""
+        """Read its memory in megabytes: the peak, or ``VmRSS`` for the resident set."""
         return read_memory(self.pid, name)
 
     def find_child(self, word: str) -> int | None:
-        """The process id of a child whose command line has a word."""
+        """Find the process id of a child by a word of its command line."""
         for entry in Path("/proc").iterdir():
             with suppress(OSError, ValueError, IndexError):
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
@@ -135,7 +135,7 @@ class ServerProcess:
 
 
 def read_memory(pid: int, name: str) -> float:
-    """Megabytes of a process, as /proc names them."""
+    """Read the memory of a process from /proc, in megabytes."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     found = re.search(rf"{name}:\s+(\d+)", status)
     assert found is not None
@@ -202,7 +202,7 @@ def open_http(port: int, *, source: str = "127.0.0.1") -> Iterator[HTTPConnectio
 
 
 def ask(port: int, path: str = "/healthz", *, source: str = "127.0.0.1", timeout: float = 5.0) -> int | None:
-    """The status of a plain GET over a connection of its own; None if no answer comes in time."""
+    """Return the status of a GET over a new connection; None without an answer in time."""
     try:
         with open_socket(port, source=source, timeout=timeout) as connection:
             connection.sendall(f"GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
@@ -213,7 +213,7 @@ def ask(port: int, path: str = "/healthz", *, source: str = "127.0.0.1", timeout
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> float:
-    """Seconds until a condition held; infinity if it never did."""
+    """Wait for a condition and return the seconds it took; infinity if it never held."""
     began = time.monotonic()
     while not condition():
         if time.monotonic() - began > seconds:
@@ -229,7 +229,7 @@ def raise_own_descriptors() -> None:
 
 
 def list_own_tree() -> Path:
-    """The sources under attack."""
+    """Return the root of the tree under attack."""
     import fedcascade
 
     return Path(os.path.realpath(fedcascade.__file__)).parent.parent.parent

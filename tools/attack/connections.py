@@ -1,4 +1,4 @@
-"""Attacks of a stranger who holds no key: connections, headers, requests that nobody asked for."""
+"""Attacks without a key: connections, headers, unsigned requests."""
 
 import socket
 import time
@@ -8,13 +8,13 @@ from pathlib import Path
 from attack.arena import Arena, ServerProcess, ask, open_http, open_socket, raise_own_descriptors, wait_until
 from attack.registry import Finding, attack
 
-MOST_GROWTH = 64.0  # megabytes that a stranger may cost
-HELD_AFTER = 12.0  # seconds after which half a request should have been let go of
+MOST_GROWTH = 64.0  # megabytes of memory
+HELD_AFTER = 12.0  # seconds until an incomplete request must be closed
 GOOD_CALLER = "127.0.0.2"
 
 
 def pour(connection: socket.socket, chunk: bytes, megabytes: float, seconds: float) -> float:
-    """Send the same bytes again and again until there were enough, or the server closes or stops reading."""
+    """Send the same bytes repeatedly, until there are enough or the server closes or stops reading."""
     sent, end = 0, time.monotonic() + seconds
     connection.settimeout(seconds)
     with suppress(OSError):
@@ -24,7 +24,7 @@ def pour(connection: socket.socket, chunk: bytes, megabytes: float, seconds: flo
 
 
 def measure_growth(server: ServerProcess, opening: bytes, chunk: bytes, megabytes: float) -> Finding:
-    """Pour bytes into one connection, and look how much the server's memory grew and whether it came back."""
+    """Send many bytes over one connection, and measure the server's memory during and after."""
     assert ask(server.port) == 200
     before = server.read_memory("VmRSS")
     with open_socket(server.port) as connection:
@@ -43,13 +43,13 @@ def pipeline_requests(arena: Arena) -> Finding:
     return measure_growth(arena.serve(), b"", chunk, 18.0)
 
 
-@attack(4, "headers without end", sends="150 MB of headers in one request", holds="less than 64 MB more")
+@attack(4, "endless headers", sends="150 MB of headers in one request", holds="less than 64 MB more")
 def send_endless_headers(arena: Arena) -> Finding:
     chunk = b"".join(b"x-%d: %s\r\n" % (number, b"a" * 80) for number in range(1_000))
     return measure_growth(arena.serve(), b"GET /healthz HTTP/1.1\r\nhost: x\r\n", chunk, 150.0)
 
 
-@attack(4, "half a request", sends="3,000 connections that stop after a header", holds="none is held after 12 s")
+@attack(4, "incomplete requests", sends="3,000 connections that stop after a header", holds="none is held after 12 s")
 def hold_half_requests(arena: Arena) -> Finding:
     raise_own_descriptors()
     server = arena.serve()
@@ -65,7 +65,7 @@ def hold_half_requests(arena: Arena) -> Finding:
     return Finding(f"{held} of {len(connections)} held after {HELD_AFTER:.0f} s", held == 0)
 
 
-@attack(4, "a body that never comes", sends="200 requests without their bodies", holds="none is held after 40 s")
+@attack(4, "missing bodies", sends="200 requests without their bodies", holds="none is held after 40 s")
 def hold_bodies(arena: Arena) -> Finding:
     server = arena.serve()
     with ExitStack() as stack:
@@ -79,7 +79,7 @@ def hold_bodies(arena: Arena) -> Finding:
 
 
 def is_open(connection: socket.socket) -> bool:
-    """Whether the other side has not closed a connection; what it sent is read and dropped."""
+    """Return whether a connection is still open; drop what it received."""
     connection.setblocking(False)
     try:
         while connection.recv(65_536):
@@ -91,18 +91,18 @@ def is_open(connection: socket.socket) -> bool:
     return False
 
 
-@attack(4, "silent connections", sends="250 that say nothing, at 256 descriptors", holds="others are served within 1 s")
+@attack(4, "idle connections", sends="250 idle ones, at 256 descriptors", holds="others are served within 1 s")
 def starve_descriptors(arena: Arena) -> Finding:
     return starve(arena.serve(descriptors=256), [f"127.0.0.{1 if number else 3}" for number in range(250)])
 
 
-@attack(4, "silent connections of many", sends="250 from as many addresses", holds="others are served within 1 s")
+@attack(4, "idle connections, many addresses", sends="250 from as many addresses", holds="others are served within 1 s")
 def starve_descriptors_from_many(arena: Arena) -> Finding:
     return starve(arena.serve(descriptors=256), [f"127.0.1.{number + 1}" for number in range(250)])
 
 
 def starve(server: ServerProcess, sources: list[str]) -> Finding:
-    """Open a silent connection from each address, then see how long a good caller waits."""
+    """Open an idle connection from each address, and measure how long a good caller waits."""
     assert ask(server.port) == 200
     with ExitStack() as stack:
         for source in sources:
@@ -113,7 +113,7 @@ def starve(server: ServerProcess, sources: list[str]) -> Finding:
     return Finding(f"a good caller waits {waited:.1f} s", waited < 1.0)
 
 
-@attack(4, "writes by /readyz", sends="500 unsigned calls", holds="less than 1 KB written for each")
+@attack(4, "disk writes by /readyz", sends="500 unsigned calls", holds="less than 1 KB written for each")
 def write_by_readiness(arena: Arena) -> Finding:
     server = arena.serve(dimension=20)
     assert ask(server.port, "/readyz", timeout=60.0) == 200
@@ -128,6 +128,6 @@ def write_by_readiness(arena: Arena) -> Finding:
 
 
 def read_written(pid: int) -> int:
-    """Bytes that a process has handed to the kernel to be written."""
+    """Read the bytes that a process has written."""
     fields = dict(line.split(": ") for line in Path(f"/proc/{pid}/io").read_text(encoding="utf-8").splitlines())
     return int(fields["wchar"])

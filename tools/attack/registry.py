@@ -1,4 +1,4 @@
-"""What an attack is: a name, what it sends, what counts as held, and a function that measures."""
+"""The registry of attacks: name, input, expected defence, and a function that measures."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from attack.arena import Arena
 
 @dataclass(frozen=True)
 class Finding:
-    """What an attack measured, in a few words, and whether the service held."""
+    """The measurement of an attack, in a few words, and whether the service withstood it."""
 
     measured: str
     held: bool
 
 
 class NotPossible(Exception):  # noqa: N818 (not an error: the reason why an attack cannot run here)
-    """Says what is missing on this machine for an attack."""
+    """A requirement of an attack that this machine does not meet."""
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Conformance vectors: what the Python agent does, case by case, for agents in other languages to agree with."""
+"""Conformance vectors: the results of the Python agent, for agents in other languages."""

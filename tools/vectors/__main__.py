@@ -32,7 +32,7 @@ KINDS: Mapping[str, Callable[[Draws], list[Case]]] = {
 
 
 def write_vectors(folder: Path, seed: int) -> dict[str, int]:
-    """Write the cases of every kind to ``folder``; returns how many there are of each."""
+    """Write the cases of every kind to ``folder``; return the number of each."""
     folder.mkdir(parents=True, exist_ok=True)
     counts: dict[str, int] = {}
     for kind, build in KINDS.items():
@@ -44,7 +44,7 @@ def write_vectors(folder: Path, seed: int) -> dict[str, int]:
 
 
 def main() -> None:
-    """Write the cases, and print how many there are of each kind."""
+    """Write the cases, and print the number of each kind."""
     parser = argparse.ArgumentParser(prog="vectors", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder to write to: one JSON file for each kind")
     parser.add_argument("--seed", type=int, default=1, help="names the cases")

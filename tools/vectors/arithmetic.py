@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from fedcascade.federation.agent import Agent
 from fedcascade.federation.changes import ChangeDetection
-from fedcascade.federation.own_data import CUSUM
 from fedcascade.federation.own_data_keeper import OwnDataKeeper
 from fedcascade.federation.policies import get_policy
 from fedcascade.federation.triggers import AtLeast, Occasion
@@ -36,21 +35,21 @@ SERVED = ("fedlinucb", "fedc3ucb-h", "force-comm", "no-auxiliary", "population")
 
 
 def build_logarithms(draws: Draws) -> list[Case]:
-    """ln of numbers from the smallest to the largest."""
+    """Build ln of numbers from the smallest to the largest."""
     exponents = draws.uniform(-1000.0, 1000.0, 40)
     numbers = [1.0, 2.0, 0.5, 1.4142135623730951, 1.4142135623730954, 2.0**-1022, 1.7e308, *(2.0**exponents).tolist()]
     return [{"x": x, "log": float(log(x))} for x in numbers]
 
 
 def build_exponentials(draws: Draws) -> list[Case]:
-    """e^x of numbers from those that give 0 to the largest."""
+    """Build e^x of numbers, from those that give 0 to the largest."""
     numbers = [0.0, -0.0, 1.0, -1.0, -707.0, -707.1, -1e9, 708.9, *draws.uniform(-707.0, 709.0, 20).tolist()]
     numbers += draws.uniform(-2.0, 0.0, 12).tolist()
     return [{"x": x, "exp": float(exp(x))} for x in numbers]
 
 
 def build_features(draws: Draws) -> list[Case]:
-    """Features as a caller gives them, as they are rounded and as they are normalised; null where they are refused."""
+    """Build features before and after rounding and normalisation; null if they are rejected."""
     cases: list[Case] = []
     for dimension in (1, 2, 5, 20):
         for _ in range(8):
@@ -79,7 +78,7 @@ def _round(items: list[list[float]], dimension: int) -> NDArray[np.float32]:
 
 
 def build_statistics(draws: Draws) -> list[Case]:
-    """Statistics before a round, its list, and the statistics after it; null where the click is refused."""
+    """Build statistics before a round, its list, and the statistics after it; null if the click is rejected."""
     cases: list[Case] = []
     for number in range(60):
         before = draw_statistics(draws, int(draws.integers(1, 9)), int(draws.integers(0, 6)))
@@ -91,7 +90,7 @@ def build_statistics(draws: Draws) -> list[Case]:
 
 
 def build_ridges(draws: Draws) -> list[Case]:
-    """Theta, ln det, scores, and the growth by a buffer, to the bit; null where the gram is refused."""
+    """Build theta, ln det, scores, and the growth by a buffer, to the bit; null if the gram is rejected."""
     cases: list[Case] = []
     for number in range(80):
         dimension = int(draws.integers(1, 13))
@@ -108,7 +107,7 @@ def build_ridges(draws: Draws) -> list[Case]:
 
 
 def build_trust(draws: Draws) -> list[Case]:
-    """What an agent believes of a download: the weight of others' part, the deviation of a click and what it keeps."""
+    """Build the weight of others' data in a download, the deviation of a click and the weighed download."""
     cases: list[Case] = []
     for number in range(60):
         dimension, lambda_ = int(draws.integers(1, 13)), float(draws.choice([0.01, 0.5]))
@@ -129,7 +128,7 @@ def build_trust(draws: Draws) -> list[Case]:
 
 
 def build_drift(draws: Draws) -> list[Case]:
-    """Lists that users saw whose theta changes sign now and then, and what their agents find after each list."""
+    """Build lists of users whose theta changes sign at times, and the result of drift detection after each."""
     cases: list[Case] = []
     for number in range(12):
         dimension, lambda_, block = int(draws.integers(1, 6)), float(draws.choice([0.01, 0.5, 4.0])), 1 + number % 8
@@ -141,7 +140,7 @@ def build_drift(draws: Draws) -> list[Case]:
             listed = round_to_grid(draw_items(draws, 4, dimension))
             click = next((place for place in range(4) if listed[place] @ theta > draws.normal(0.2, 0.1)), None)
             has_changed = keeper.follow(listed, follow_cascade(4, click), Ridge(keeper.total, lambda_))
-            after: Case = {"changed": has_changed, "cusum": float(data.numbers[CUSUM])}
+            after: Case = {"changed": has_changed, "cusum": float(data.cusum[0])}
             after |= {"levels": data.levels[: data.used[0]].tolist(), "total": describe_statistics(keeper.total)}
             lists.append({"listed": listed.tolist(), "click": click, "after": after})
         case: Case = {"dimension": dimension, "lambda": lambda_, "detection": detection.compile()._asdict()}
@@ -150,7 +149,7 @@ def build_drift(draws: Draws) -> list[Case]:
 
 
 def build_oracles(draws: Draws) -> list[Case]:
-    """Lists from scores, ties, categories and costs; null where no list is possible."""
+    """Build lists from scores, ties, categories and costs; null if no list is possible."""
     cases: list[Case] = []
     for number in range(90):
         items, length = int(draws.integers(1, 25)), int(draws.integers(1, 7))
@@ -168,7 +167,7 @@ def build_oracles(draws: Draws) -> list[Case]:
 
 
 def build_triggers(draws: Draws) -> list[Case]:
-    """Whether an agent of a policy speaks at an occasion, and why."""
+    """Build occasions and the cause of an upload, for each policy."""
     cases: list[Case] = []
     for number in range(100):
         alpha_c, p_scale = float(np.round(draws.uniform(0.05, 6.0), 3)), float(np.round(draws.uniform(0.0, 10.0), 2))
@@ -189,7 +188,7 @@ def build_triggers(draws: Draws) -> list[Case]:
 
 
 def build_possible(draws: Draws) -> list[Case]:
-    """Statistics that data can have, and some that no data can have."""
+    """Build statistics that data can have, and some that no data can have."""
     cases: list[Case] = []
     for number in range(50):
         honest = draw_statistics(draws, int(draws.integers(1, 9)), int(draws.integers(1, 8)))

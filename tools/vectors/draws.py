@@ -1,4 +1,4 @@
-"""Draws that the cases of several kinds are made of."""
+"""Random draws that several kinds of cases share."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ Draws = np.random.Generator
 
 
 def draw_items(draws: Draws, items: int, dimension: int) -> NDArray[np.float64]:
-    """Features of length at most 1, on no grid; some rows are alike, so that scores are equal, and some are zero."""
+    """Draw features of norm at most 1, off the grid; some rows are equal, for ties, and some are zero."""
     rows = draws.normal(size=(items, dimension))
     rows *= (draws.random(items) ** 0.2 / np.maximum(np.linalg.norm(rows, axis=1), 1e-12))[:, None]
     rows[draws.random(items) < 0.05] = 0.0
@@ -26,17 +26,17 @@ def draw_items(draws: Draws, items: int, dimension: int) -> NDArray[np.float64]:
 
 
 def draw_words(draws: Draws, count: int) -> NDArray[np.uint32]:
-    """Tie-breaks, some of them equal."""
+    """Draw tie-breaks, some of them equal."""
     return draws.integers(0, 2**32 if draws.random() < 0.7 else 3, count, dtype=np.uint32)
 
 
 def draw_click(draws: Draws, length: int) -> int | None:
-    """A position, or None in a third of the cases."""
+    """Draw a position, or None in a third of the cases."""
     return None if draws.random() < 1 / 3 else int(draws.integers(length))
 
 
 def draw_statistics(draws: Draws, dimension: int, rounds: int) -> Statistics:
-    """The statistics of rounds with lists of up to five items."""
+    """Draw the statistics of rounds with lists of up to five items."""
     statistics = Statistics.zero(dimension)
     for _ in range(rounds):
         listed = round_to_grid(draw_items(draws, int(draws.integers(1, 6)), dimension))
@@ -45,7 +45,7 @@ def draw_statistics(draws: Draws, dimension: int, rounds: int) -> Statistics:
 
 
 def compute_or_refuse(compute: Callable[[], Any]) -> Any:
-    """Return what a call computes, as lists of numbers; None where it refuses its input."""
+    """Return the result of a call as lists of numbers; None if it rejects its input."""
     try:
         return np.asarray(compute()).tolist()
     except ValueError:
@@ -53,6 +53,6 @@ def compute_or_refuse(compute: Callable[[], Any]) -> Any:
 
 
 def describe_statistics(statistics: Statistics) -> Case:
-    """Statistics as they travel, in JSON: counts, and the bytes of gram and moment in hexadecimal digits."""
+    """Return statistics for JSON: counts, and the bytes of gram and moment in hexadecimal digits."""
     counts = {"count": statistics.count, "clicks": statistics.clicks, "rounds": statistics.rounds}
     return counts | {"dimension": statistics.dimension, "numbers": pack_numbers(statistics).hex()}

@@ -1,4 +1,4 @@
-"""Cases of what travels: bytes of uploads and enrolments, answers, signatures."""
+"""Cases of messages: uploads, enrolments, answers, signatures."""
 
 import msgspec
 from nacl.signing import SigningKey
@@ -11,21 +11,21 @@ REQUESTS = (("POST", wire.EXCHANGES), ("GET", "/v1/agents/7"), ("DELETE", "/v1/a
 
 
 def draw_receipt(draws: Draws) -> wire.Receipt | None:
-    """A receipt of any position, or none."""
+    """Draw a receipt of any position, or none."""
     if draws.random() < 0.3:
         return None
     return wire.Receipt(epoch=draws.bytes(8).hex(), position=int(2 ** draws.uniform(0, 52)), proof=draws.bytes(16))
 
 
 def draw_credential(draws: Draws) -> wire.Credential:
-    """A credential; some were issued at a whole second."""
+    """Draw a credential; some have an integer time."""
     enrolled = float(draws.integers(10**9, 2 * 10**9)) if draws.random() < 0.5 else 1.7e9 + float(draws.random())
     agent = int(draws.integers(10**11, 10**12))
     return wire.Credential(agent=agent, enrolled=enrolled, epoch=draws.bytes(8).hex(), proof=draws.bytes(16))
 
 
 def describe(message: msgspec.Struct | None) -> Case | None:
-    """A message as JSON has it, with bytes in hexadecimal digits."""
+    """Return a message for JSON, with bytes in hexadecimal digits."""
     if message is None:
         return None
     plain = {name: getattr(message, name) for name in message.__struct_fields__}
@@ -33,7 +33,7 @@ def describe(message: msgspec.Struct | None) -> Case | None:
 
 
 def build_uploads(draws: Draws) -> list[Case]:
-    """The bytes of uploads in MessagePack."""
+    """Build uploads in MessagePack."""
     cases: list[Case] = []
     for number in range(40):
         statistics = draw_statistics(
@@ -48,7 +48,7 @@ def build_uploads(draws: Draws) -> list[Case]:
 
 
 def build_answers(draws: Draws) -> list[Case]:
-    """The bytes of answers, and what an agent reads out of them; null where it cannot use them."""
+    """Build answers in MessagePack, and their downloads; null if they are invalid."""
     cases: list[Case] = []
     for number in range(30):
         pooled = draw_statistics(draws, int(draws.integers(1, 9)), int(draws.integers(1, 20)))
@@ -70,7 +70,7 @@ def build_answers(draws: Draws) -> list[Case]:
 
 
 def build_signatures(draws: Draws) -> list[Case]:
-    """Signed requests: the headers, byte by byte."""
+    """Build the headers of signed requests."""
     cases: list[Case] = []
     for number in range(40):
         seed, body = draws.bytes(32), draws.bytes(int(draws.integers(0, 400)))
@@ -86,17 +86,17 @@ def build_signatures(draws: Draws) -> list[Case]:
 
 
 def build_enrolments(draws: Draws) -> list[Case]:
-    """Signed enrolments: what is signed, the signature, and the bytes of the message."""
+    """Build signed enrolments: the signed bytes, the signature and the message."""
     cases: list[Case] = []
     for number in range(30):
         seed, created = draws.bytes(32), int(draws.integers(0, 10**10))
         token = None if number % 3 == 0 else "".join(draws.choice(list("abcXYZ-_019"), int(draws.integers(16, 60))))
         credential = draw_credential(draws) if number % 3 == 0 or draws.random() < 0.3 else None
-        key, grounds = SigningKey(seed), wire.encode_grounds(token, credential)
-        proof, public_key = auth.sign_enrolment(key, created, grounds), bytes(key.verify_key)
+        key, claim = SigningKey(seed), wire.encode_enrolment_claim(token, credential)
+        proof, public_key = auth.sign_enrolment(key, created, claim), bytes(key.verify_key)
         message = wire.Enrolment(protocol=wire.PROTOCOLS[-1], public_key=public_key, created=created, proof=proof,
                                  token=token, credential=credential)  # fmt: skip
         case = {"seed": seed.hex(), "public_key": public_key.hex(), "created": created, "token": token}
-        case |= {"credential": describe(credential), "grounds": grounds.hex(), "proof": proof.hex()}
+        case |= {"credential": describe(credential), "claim": claim.hex(), "proof": proof.hex()}
         cases.append(case | {"body": msgspec.msgpack.encode(message).hex()})
     return cases

@@ -1,4 +1,4 @@
-"""Cases of whole agents: what is shown, learned, sent, answered, lost and refused, in order, with restarts between."""
+"""Cases of whole agents: lists, feedback, uploads, answers, losses and refusals in order, with restarts between."""
 
 import tempfile
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from fedcascade.federation.policies import DEFAULT_POLICY, get_policy
 from fedcascade.learning.confidence import Oful, Theory
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.agent.ledger import SavedState, check_answer, confirm, renumber, settle, withdraw
-from fedcascade.service.agent.local_store import WELCOME, LocalMemory, LocalStore
+from fedcascade.service.agent.local_store import ENROLMENT, LocalMemory, LocalStore
 from fedcascade.service.agent.options import AgentOptions, PolicyCache
 from fedcascade.service.agent.saved_agent import SavedAgent
 from fedcascade.service.agent.store_file import StoreFile
@@ -37,19 +37,19 @@ STEPS = 24
 
 
 class Session:
-    """A saved agent that is driven without a network; every step is recorded with what came of it."""
+    """A saved agent without a network; every step is recorded with its result."""
 
     def __init__(self, draws: Draws, path: Path, terms: wire.Terms, options: Mapping[str, Any]) -> None:
         self.draws, self.path, self.steps, self.now = draws, path, list[Case](), 1e9
         self._options = AgentOptions(**options, clock=Clock(now=lambda: self.now))
         credential = wire.Credential(agent=7, enrolled=1.5, epoch="first", proof=bytes(16))
-        self._welcome = wire.Welcome(protocol=wire.PROTOCOLS[-1], agent=7, terms=terms, credential=credential)
+        self._enrolment = wire.EnrolmentAnswer(protocol=wire.PROTOCOLS[-1], agent=7, terms=terms, credential=credential)
         self.agent = self._open()
         self.held = Statistics.zero(terms.dimension)  # what the server holds of this agent
         self.sequence = self.last_change = 0
 
     def _open(self) -> SavedAgent:
-        memory = LocalMemory(LocalStore(StoreFile(str(self.path)), 1), PolicyCache(self._options), self._welcome)
+        memory = LocalMemory(LocalStore(StoreFile(str(self.path)), 1), PolicyCache(self._options), self._enrolment)
         return SavedAgent(memory, self._options, lambda: None)
 
     @property
@@ -61,7 +61,7 @@ class Session:
         return self.state.local.dimension
 
     def record(self, kind: str, **what: Any) -> None:
-        """Record a step and what the agent knows after it."""
+        """Record a step and the agent's state after it."""
         agent = self.agent
         after: Case = {"buffered": agent.buffered, "unsent": agent.unsent, "lost": agent.lost}
         after |= {"estimate": agent.estimate.tolist(), "arrivals": self.state.local.arrivals}
@@ -87,7 +87,7 @@ class Session:
         self.record("feedback", impression=number, **what, round=round_, draw=draw, upload=sent)
 
     def _draw_feedback(self, items: list[int]) -> Case:
-        """One click or none; several, by item, or with the last position looked at, where no drift is looked for."""
+        """Draw one click or none; without drift detection also several, by item, or with the last examined position."""
         luck, length = self.draws.random(), len(items)
         if luck < 0.6 or self.agent.memory.policy.changes is not None:
             return {"clicked": draw_click(self.draws, length)}
@@ -100,7 +100,7 @@ class Session:
         return {"clicked": several, "looked_until": until}
 
     def answer(self) -> None:
-        """Answer the oldest upload, now and then from a restored server, which holds less than it has confirmed."""
+        """Answer the oldest upload, at times as a restored server, which holds less than it has confirmed."""
         upload = self.state.outbox[0]
         if self.draws.random() < 0.15:
             self.held, self.last_change = Statistics.zero(self.dimension), 0
@@ -108,7 +108,7 @@ class Session:
         pooled = self.held + draw_statistics(self.draws, self.dimension, int(self.draws.integers(0, 6)))
         download = Download(agent=self.agent.id, statistics=pooled, rounds=int(self.draws.integers(1, 10**6)), agents=9)
         receipt = wire.Receipt(epoch="first", position=upload.sequence, proof=bytes(16))
-        held, terms_id = (self.held.count, self.held.rounds), self.state.welcome.terms.terms_id
+        held, terms_id = (self.held.count, self.held.rounds), self.state.enrolment.terms.terms_id
         message = wire.AnswerMessage.from_download(
             download, upload.sequence, 3, held=held, terms_id=terms_id, receipt=receipt
         )
@@ -122,7 +122,7 @@ class Session:
         self.agent.memory.update(lambda state: (confirm(policy, state, upload, answer, download), None))
 
     def _count(self, upload: Upload) -> None:
-        """Let the server count an upload; now and then it loses at once that its user has changed."""
+        """Count an upload at the server; at times it loses a change at once."""
         if upload.cause is Cause.CHANGE and self.draws.random() < 0.9:
             self.held, self.last_change = upload.statistics, upload.sequence
         else:
@@ -130,14 +130,14 @@ class Session:
         self.sequence = upload.sequence
 
     def skip(self) -> None:
-        """Count the oldest upload without an answer that the agent can use."""
+        """Count the oldest upload without a valid answer."""
         upload = self.state.outbox[0]
         self._count(upload)
         self._confirm(upload, None)
         self.record("skip", is_settled=self.state.is_settled)
 
-    def welcome(self) -> None:
-        """Tell the agent what is known of anybody, as at its enrolment; some of it is of no use."""
+    def take_prior(self) -> None:
+        """Send the agent a prior, as at its enrolment; some are invalid."""
         agent, d = self.agent, self.dimension
         told, luck = draw_statistics(self.draws, d + (self.draws.random() < 0.1), 9), self.draws.random()
         shift = agent.memory.policy.lambda_ * (0.5 if luck < 0.8 else 1.5 if luck < 0.9 else np.nan)
@@ -145,21 +145,21 @@ class Session:
         gram = told.gram * float(self.draws.random()) - shift * np.eye(size)
         known = Statistics(gram, told.moment * float(self.draws.random()), 0, 0, 0)
         download = Download(agent=agent.id, statistics=known, rounds=int(self.draws.integers(1, 10**6)), agents=9)
-        message = wire.DownloadMessage.from_download(download)
-        welcome = msgspec.structs.replace(self.state.welcome, download=message)
-        self._enrol(welcome)
-        self.record("welcome", body=msgspec.msgpack.encode(welcome).hex(), is_welcomed=agent.is_welcomed)
+        message = wire.PriorMessage.from_download(download)
+        enrolment = msgspec.structs.replace(self.state.enrolment, prior=message)
+        self._enrol(enrolment)
+        self.record("prior", body=msgspec.msgpack.encode(enrolment).hex(), has_prior=agent.has_prior)
 
-    def _enrol(self, welcome: wire.Welcome, *, new_key: bool = False) -> None:
+    def _enrol(self, enrolment: wire.EnrolmentAnswer, *, new_key: bool = False) -> None:
         store = self.agent.memory.store
         with store.transaction():
-            store.put_entry(WELCOME, msgspec.json.encode(welcome))
+            store.put_entry(ENROLMENT, msgspec.json.encode(enrolment))
             if new_key:
                 store.begin_ledger()
         self.agent.memory.load()
 
     def _describe_standing(self) -> wire.Standing:
-        credential, held = self.state.welcome.credential, self.held
+        credential, held = self.state.enrolment.credential, self.held
         assert credential is not None
         return wire.Standing(
             protocol=wire.PROTOCOLS[-1], agent=self.agent.id, uploads=self.sequence, last_sequence=self.sequence,
@@ -180,7 +180,7 @@ class Session:
         self.record("withdraw", is_lost=is_lost)
 
     def renumber(self) -> None:
-        """Give the oldest upload another number: a copy of the agent's file has used its own."""
+        """Renumber the oldest upload: a copy of the agent's file has used its number."""
         upload = self.state.outbox[0]
         self.agent.memory.update(lambda state: (renumber(state, upload, self.sequence), None))
         self.record("renumber", last_sequence=self.sequence)
@@ -190,12 +190,12 @@ class Session:
         self.record("start_over")
 
     def refuse(self) -> None:
-        """Ask for what must be refused; nothing changes."""
+        """Make a call that must be rejected; nothing changes."""
         d, number, waiting = self.dimension, int(self.draws.integers(6)), self.agent.open_lists()
         call: Callable[[], object]
         what: Case
         known, arrivals = {each.impression for each in waiting}, self.state.local.arrivals
-        if number == 0 or number == 5:  # a list that nobody has seen, and one that has expired or had its feedback
+        if number == 0 or number == 5:  # a list that no agent has seen, and one that has expired or had its feedback
             gone = 10**6 if number == 0 else min(set(range(1, arrivals + 2)) - known)
             call, what = partial(self.agent.feedback, gone, 0), {"impression": gone, "clicked": 0}
         elif number == 1 and waiting:
@@ -215,14 +215,14 @@ class Session:
             raise AssertionError(f"not refused: {what}")
 
     def renew(self) -> None:
-        """Go on as another agent after a revocation: the server holds nothing of this one, and what waits is sent."""
-        welcome = self.state.welcome
-        self._enrol(msgspec.structs.replace(welcome, agent=welcome.agent + 1), new_key=True)
+        """Enrol as another agent after a revocation: the server holds nothing of it, and its uploads are sent."""
+        enrolment = self.state.enrolment
+        self._enrol(msgspec.structs.replace(enrolment, agent=enrolment.agent + 1), new_key=True)
         self.held, self.last_change = Statistics.zero(self.dimension), 0
         self.record("renew", agent=self.agent.id)
 
     def change_terms(self) -> None:
-        """Follow a server that runs another policy from now on."""
+        """Follow a server that has changed its policy."""
         terms = build_terms(self.draws, int(self.draws.integers(60)), self.dimension)
         self.agent.memory.follow(terms)
         self.record("terms", terms=msgspec.to_builtins(terms))
@@ -233,11 +233,11 @@ class Session:
         self.record("restart")
 
     def play_step(self) -> None:
-        """Take one step that is possible now."""
+        """Take one possible step."""
         luck = self.draws.random()
         self.now += float(self.draws.integers(0, 40))
         rare = (0.98, self.renew), (0.95, self.restart), (0.94, self.change_terms), (0.93, self.start_over)
-        steps = (*rare, (0.87, self.refuse), (0.82 if self.steps else 0.0, self.welcome))
+        steps = (*rare, (0.87, self.refuse), (0.82 if self.steps else 0.0, self.take_prior))
         if self.state.outbox and luck < 0.5:
             answers = (0.13, self.answer), (0.09, self.skip), (0.06, self.renumber), (0.0, self.withdraw)
             next(step for least, step in answers if luck >= least)()
@@ -250,7 +250,7 @@ class Session:
 
 
 def describe_upload(upload: Upload) -> Case:
-    """An upload as JSON has it."""
+    """Return an upload for JSON."""
     return {
         "sequence": upload.sequence,
         "cause": str(upload.cause),
@@ -259,7 +259,7 @@ def describe_upload(upload: Upload) -> Case:
 
 
 def build_terms(draws: Draws, number: int, dimension: int) -> wire.Terms:
-    """Terms of a policy that can be served, with drawn constants; some have a beta by formula, some find drift."""
+    """Build terms of a policy with drawn constants; some have a beta by formula, some drift detection."""
     policy = get_policy(DEFAULT_POLICY if number % 2 else SERVED[number // 2 % len(SERVED)])
     if number % 3 == 0:
         policy = policy.with_constants(drift="restart", threshold=0.3, limit=0.2, block=int(draws.integers(1, 4)))
@@ -274,7 +274,7 @@ def build_terms(draws: Draws, number: int, dimension: int) -> wire.Terms:
 
 
 def build_sessions(draws: Draws) -> list[Case]:
-    """Agents of every policy, half of them of the default one, from the first list on."""
+    """Build sessions of every policy, half of them of the default one."""
     cases: list[Case] = []
     for number in range(60):
         terms = build_terms(draws, number, int(draws.integers(1, 8)))

@@ -23,7 +23,7 @@ function show() {
     line.append(button);
     return line;
   }));
-  document.getElementById("note").textContent = agent.trouble ?? `Looks that only this browser knows of: ${agent.buffered}`;
+  document.getElementById("note").textContent = agent.trouble ?? `Observations that have not been uploaded: ${agent.buffered}`;
 }
 
 const agent = await connectUser();

@@ -1,4 +1,4 @@
-// The agent of one user as values: recommend, observe, perhaps upload, receive (Algorithm 2). No files, no network, no clock.
+// The agent of one user as values: recommend, observe, upload, receive (Algorithm 2). No files, no network, no clock.
 
 import { require, requireWhole } from "./checks.js";
 import { beginTimeline, followList } from "./drift.js";
@@ -20,46 +20,45 @@ import { beginOwnData, splitDownload, trimDownload, weighOthers } from "./trust.
  * @typedef {{sequence: number, cause: string, statistics: Statistics}} Upload
  */
 /**
- * What an agent knows: how often its user came, how many uploads there were, what waits for an upload, what was sent and
- * not yet answered (oldest first), the last download, and what it knows of t: the system's rounds and agents at the last
- * download, its own arrivals since. ``isChangePending`` says that the user has changed, and no upload has said so yet; ``own`` is its
- * own data, where the policy keeps them apart and ``keepOwnData`` has begun them; ``confirmed`` what the server has counted.
+ * The state of an agent: counts of arrivals and uploads, the buffer, unanswered uploads (oldest first), the last download, the
+ * server's rounds and agents at that download, and arrivals since. ``isChangePending`` marks a changed user whose change upload
+ * has not been sent; ``own`` holds own data if the policy keeps them apart; ``confirmed`` sums the uploads that the server has counted.
  * @typedef {{arrivals: number, uploads: number, buffer: Statistics, outbox: Upload[], download: Statistics, isChangePending: boolean,
  *   rounds: number, agents: number, since: number, own?: OwnData | null, confirmed?: Statistics}} AgentState
  */
 
-/** The state of an agent that knows nothing. @param {number} dimension @returns {AgentState} */
+/** Return the state of an agent without data. @param {number} dimension @returns {AgentState} */
 export function begin(dimension) {
   const nothing = zero(dimension);
   return { arrivals: 0, uploads: 0, buffer: nothing, outbox: [], download: nothing, isChangePending: false, rounds: 0, agents: 1, since: 0 };
 }
 
-/** Extrapolate t: while this agent's user came once, each of the others did, on average. @param {AgentState} state */
+/** Extrapolate t, assuming that all users arrive equally often. @param {AgentState} state */
 export const estimateRound = ({ arrivals, rounds, agents, since }) => Math.max(1, arrivals, rounds + agents * since);
 
-/** Whether an upload replaces the earlier ones. @param {Upload} upload */
+/** Return whether an upload replaces the earlier ones. @param {Upload} upload */
 export const isChange = ({ cause }) => cause === "change";
 
-/** Whether an upload that waits, or the next one, replaces what the server holds. @param {AgentState} state */
+/** Return whether a waiting upload, or the next one, replaces the server's data. @param {AgentState} state */
 export const isReplacing = ({ isChangePending, outbox }) => isChangePending || outbox.some(isChange);
 
 /** @param {Upload[]} outbox @param {Upload} upload */
 export const remove = (outbox, upload) => outbox.filter(({ sequence }) => sequence !== upload.sequence);
 
-/** What of the current user's data is not in the last download. @param {AgentState} state */
+/** Sum the own data that the last download does not hold. @param {AgentState} state */
 export function sumPending({ outbox, buffer, isChangePending }) {
   const current = isChangePending ? [] : outbox.slice(Math.max(0, outbox.findLastIndex(isChange)));
   return current.map(({ statistics }) => statistics).reduceRight(add, buffer);
 }
 
-/** Whether agents keep their own data apart from what others sent. @param {Policy} policy */
+/** Return whether agents keep their own data apart from others' data. @param {Policy} policy */
 export const keepsOwnData = ({ trust, drift }) => Boolean(trust || drift);
 
 /** @type {WeakMap<AgentState, {policy: Policy, state: AgentState}>} */
 const kept = new WeakMap();
 
 /**
- * The state with the agent's own data in it, where the policy keeps them apart.
+ * Return the state with own data, if the policy keeps them apart.
  * @template {AgentState} State @param {Policy} policy @param {State} state @returns {State}
  */
 export function keepOwnData(policy, state) {
@@ -70,8 +69,8 @@ export function keepOwnData(policy, state) {
 }
 
 /**
- * Take what the server has counted and what is on its way for all own data; others' are known at the next download. A download
- * before the first upload holds others' data alone.
+ * Rebuild own data from confirmed and pending data; others' data come with the next download. A download before the first
+ * upload holds others' data only.
  * @template {AgentState} State @param {Policy} policy @param {State} state @returns {State}
  */
 export function restartOwnData(policy, state) {
@@ -83,7 +82,7 @@ export function restartOwnData(policy, state) {
 }
 
 /**
- * Own data that are these, and nothing that others sent. Their order of time is known where they are the same as before.
+ * Replace own data, and drop others' data. The timeline stays if the total is the same.
  * @param {Policy} policy @param {AgentState} state @param {Statistics} total
  */
 function renewOwnData({ drift }, { own }, total) {
@@ -101,7 +100,7 @@ export function restart(policy, state, kept) {
 }
 
 /**
- * The state after others' data were weighed; the same where the policy does not.
+ * Weigh others' data if the policy has ``trust``.
  * @template {AgentState} State @param {Policy} policy @param {State} state @returns {State}
  */
 function weigh({ trust }, state) {
@@ -112,7 +111,7 @@ function weigh({ trust }, state) {
 const estimates = new WeakMap();
 
 /**
- * The estimate that an agent decides with; what was sent but not yet answered still counts as its own.
+ * Return the estimate from the last download and pending own data.
  * @param {Policy} policy @param {AgentState} state
  */
 export function getEstimate(policy, state) {
@@ -153,7 +152,7 @@ function checkAttributes(items, { categories, costs }) {
 }
 
 /**
- * Refuse a list that is empty, too long, repeats an item or names one that is not on offer; an oracle may be anyone's.
+ * Reject a list that is empty, too long, repeats an item or names one that is not on offer.
  * @param {number[]} chosen @param {number} items @param {number} length
  */
 function checkList(chosen, items, length) {
@@ -164,7 +163,7 @@ function checkList(chosen, items, length) {
 }
 
 /**
- * Algorithm 2, lines 4 to 19: learn from what was clicked, and speak if the trigger says so.
+ * Algorithm 2, lines 4 to 19: learn from a click, and upload if the trigger fires.
  * @param {Policy} policy @param {AgentState} state
  * @param {Float32Array} listed features of the list, first position first
  * @param {Examination} examination @param {{round: number, draw: number, arrivals: number}} occasion
@@ -181,7 +180,7 @@ export function observe(policy, state, listed, examination, { round, draw, arriv
 }
 
 /**
- * Learn from a list, look in the agent's own data for a changed user, and weigh others' data.
+ * Learn from a list, detect a changed user in own data, and weigh others' data.
  * @param {Policy} policy @param {AgentState} state @param {Float32Array} listed @param {Examination} seen
  */
 function followUser(policy, state, listed, seen) {
@@ -197,7 +196,7 @@ function followUser(policy, state, listed, seen) {
 }
 
 /**
- * Send the buffer once it has enough observations to hide single ones; as a change if one is pending.
+ * Send the buffer if it has enough observations; as a change if one is pending.
  * @template {AgentState} State @param {Policy} policy @param {State} state @returns {{state: State, upload: Upload | null}}
  */
 function sendIfDue({ least }, state) {
@@ -216,8 +215,7 @@ function sendBuffer(state, cause) {
 }
 
 /**
- * Algorithm 1, line 11: decide with what the server sent from now on, in the place of the upload that it answers. A download for the
- * user before a change is of no use.
+ * Algorithm 1, line 11: replace an upload by its download. A download for the user before a change is not used.
  * @template {AgentState} State @param {Policy} policy @param {State} state @param {Upload} upload
  * @param {{statistics: Statistics, rounds: number, agents: number}} download @returns {State}
  */
@@ -231,8 +229,7 @@ export function receive(policy, state, upload, { statistics, rounds, agents }) {
 }
 
 /**
- * Go on with what was known and with an upload that the server has counted: its answer is of no use. Others' data stay as they are, in
- * the unit of noise of the download that they came with.
+ * Count an upload whose answer cannot be used; others' data stay those of the last download.
  * @template {AgentState} State @param {Policy} policy @param {State} state @param {Upload} upload @returns {State}
  */
 export function skipAnswer(policy, state, upload) {
@@ -242,7 +239,7 @@ export function skipAnswer(policy, state, upload) {
 }
 
 /**
- * Put what the server has lost back into the buffer, and send that at once if it is enough.
+ * Put statistics back into the buffer, and send it if it has enough observations.
  * @template {AgentState} State @param {Policy} policy @param {State} state @param {Statistics} statistics
  */
 export function takeBack(policy, state, statistics) {
@@ -251,7 +248,7 @@ export function takeBack(policy, state, statistics) {
 }
 
 /**
- * Replace what the server holds by statistics and all that waits, once these are enough for an upload.
+ * Replace the server's data by statistics and pending data, once these are enough for an upload.
  * @template {AgentState} State @param {Policy} policy @param {State} state @param {Statistics} statistics
  */
 export function replaceHeld(policy, state, statistics) {

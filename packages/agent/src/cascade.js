@@ -1,16 +1,16 @@
-// The cascade: what a user did with a list, and what of it an agent learns from.
+// The cascade: clicks on a list, and the positions that an agent learns from.
 
 import { require } from "./checks.js";
 
 /**
- * How many positions were looked at from the top, and which of them were clicked.
+ * The number of examined positions from the top, and the clicked ones among them.
  * @typedef {{examined: number, clicks: number[]}} Examination
  * @typedef {number | ArrayLike<number> | null} Places one or several, or none
  * @typedef {{clicked?: Places, clickedItem?: Places, lookedUntil?: number | null}} Outcome
  */
 
 /**
- * What a list teaches: all positions up to the last click, or up to ``lookedUntil``, were examined; without either, all of them.
+ * Return the examined positions: up to the last click, or up to ``lookedUntil``; without either, all of them.
  * @param {number} length
  * @param {number[]} clicks positions, counted from 0
  * @param {number | null} [lookedUntil] @returns {Examination}
@@ -26,7 +26,7 @@ export function examine(length, clicks, lookedUntil = null) {
   return { examined: lookedUntil + 1, clicks: clicked };
 }
 
-/** The positions that were clicked, from positions or from items. @param {number[]} items @param {Outcome} outcome */
+/** Return the clicked positions, from positions or from items. @param {number[]} items @param {Outcome} outcome */
 export function readPositions(items, { clicked, clickedItem }) {
   require((clicked === undefined) !== (clickedItem === undefined), "say either clicked or clickedItem, with null if nothing was clicked");
   if (clicked !== undefined) return readAll("clicked", clicked);

@@ -1,21 +1,21 @@
-// A client that signs and sends the requests of one agent; how long to wait after a failure.
+// The client that signs and sends the requests of one agent, and the pause after a failure.
 
 import { AgentError } from "./checks.js";
 import { drawNonce, signEnrolment, signRequest } from "./sign.js";
-import { MSGPACK, decodeMessage, encodeEnrolment, encodeGrounds, encodeUpload } from "./wire.js";
+import { MSGPACK, decodeMessage, encodeEnrolment, encodeEnrolmentClaim, encodeUpload } from "./wire.js";
 
 /**
  * @import { Upload } from "./agent.js"
  * @import { Key } from "./sign.js"
- * @import { Answer, Credential, Pooled, Receipt, Standing, Terms, Welcome } from "./wire.js"
+ * @import { Answer, Credential, Pooled, Receipt, Standing, Terms, EnrolmentAnswer } from "./wire.js"
  */
 
 const NOTHING = new Uint8Array();
 const REPLY_SECONDS = 10;
 
-/** A request that the server has refused: a word for programs, a line for people. */
+/** A request that the server refused: a reason for programs, and one line for people. */
 export class Refused extends AgentError {
-  /** @param {number} status @param {string} reason @param {string} detail @param {number} retryAfter seconds, 0 if not said */
+  /** @param {number} status @param {string} reason @param {string} detail @param {number} retryAfter seconds, 0 if not given */
   constructor(status, reason, detail, retryAfter) {
     super(detail);
     this.status = status;
@@ -24,7 +24,7 @@ export class Refused extends AgentError {
   }
 }
 
-/** A reply of success that cannot be read. */
+/** A successful reply that cannot be decoded. */
 export class BadReply extends AgentError {}
 
 /** @typedef {{url: string, fetch: typeof fetch, now: () => number}} Transport ``now`` in seconds since 1970 */
@@ -47,13 +47,13 @@ async function send(transport, method, path, body, headers) {
   }
 }
 
-/** The server's time, if it has refused a request because this clock is wrong. @param {Reply} reply */
+/** Return the server's time from a refusal for a wrong clock. @param {Reply} reply */
 function readServerTime({ status, headers }) {
   const text = headers.get("fedcascade-time") ?? "";
   return status === 401 && /^\d{1,12}$/.test(text) ? Number(text) : null;
 }
 
-/** @param {Reply} reply @param {"answer" | "standing" | "terms" | "welcome" | null} kind */
+/** @param {Reply} reply @param {"answer" | "standing" | "terms" | "enrolment" | null} kind */
 function decodeReply({ status, headers, body }, kind) {
   if (status >= 400) {
     let refusal = { reason: "unknown", detail: `status ${status}` };
@@ -68,7 +68,7 @@ function decodeReply({ status, headers, body }, kind) {
   try {
     return kind && decodeMessage(kind, body);
   } catch (error) {
-    throw new BadReply(`the server's reply makes no sense: ${/** @type {Error} */ (error).message}`);
+    throw new BadReply(`the server's reply cannot be decoded: ${/** @type {Error} */ (error).message}`);
   }
 }
 
@@ -80,7 +80,7 @@ export class AgentClient {
   #offset = 0; // seconds that the server's clock is ahead
   #identify;
 
-  /** @param {Transport} transport @param {() => Promise<Identity>} identify who signs, asked before each request */
+  /** @param {Transport} transport @param {() => Promise<Identity>} identify returns key and number, before each request */
   constructor(transport, identify) {
     this.transport = transport;
     this.#identify = identify;
@@ -89,7 +89,7 @@ export class AgentClient {
   /** @param {Upload} upload @param {Receipt | null} receipt @returns {Promise<Answer>} */
   async exchange(upload, receipt) {
     const { sequence } = upload, answer = await this.#send("POST", () => "/v1/exchanges", "answer", encodeUpload(upload, receipt), sequence);
-    if (answer.sequence !== sequence) throw new BadReply(`the server answered upload ${answer.sequence}, and upload ${sequence} was sent`);
+    if (answer.sequence !== sequence) throw new BadReply(`the server answered upload ${answer.sequence} instead of ${sequence}`);
     return answer;
   }
 
@@ -103,7 +103,7 @@ export class AgentClient {
   }
 
   /**
-   * Send a signed request; once more if the server finds this agent's clock wrong.
+   * Send a signed request; retry once with the server's time if this clock is wrong.
    * @param {string} method @param {(agent: number) => string} getPath @param {"answer" | "standing" | null} kind
    * @param {Uint8Array<ArrayBuffer>} [body] @param {number} [sequence]
    */
@@ -123,26 +123,26 @@ export class AgentClient {
 /**
  * Enrol an agent with a token, or again with a credential.
  * @param {Transport} transport @param {Key} key @param {string | null} token @param {Credential | null} credential
- * @returns {Promise<Welcome & {download?: Pooled}>}
+ * @returns {Promise<EnrolmentAnswer & {prior?: Pooled}>}
  */
 export async function enrolAgent(transport, key, token, credential) {
   const attempt = async (/** @type {number} */ now) => {
-    const created = Math.floor(now), proof = await signEnrolment(key, created, encodeGrounds(token, credential));
+    const created = Math.floor(now), proof = await signEnrolment(key, created, encodeEnrolmentClaim(token, credential));
     const body = encodeEnrolment({ publicKey: key.publicKey, created, proof, token, credential });
-    return send(transport, "POST", "/v1/agents?download=1", body, {});
+    return send(transport, "POST", "/v1/agents?prior=1", body, {});
   };
   const reply = await attempt(transport.now()), time = readServerTime(reply);
-  const { agent, terms, credential: fresh = null, download } = decodeReply(time === null ? reply : await attempt(time), "welcome");
-  return { agent, terms, credential: fresh, download };
+  const { agent, terms, credential: fresh = null, prior } = decodeReply(time === null ? reply : await attempt(time), "enrolment");
+  return { agent, terms, credential: fresh, prior };
 }
 
-/** What a server runs: policy, constants, dimension. @param {Transport} transport @returns {Promise<Terms>} */
+/** Fetch the server's policy, constants and limits. @param {Transport} transport @returns {Promise<Terms>} */
 export async function fetchTerms(transport) {
   return decodeReply(await send(transport, "GET", "/v1/terms", NOTHING, {}), "terms");
 }
 
 /**
- * Seconds until the next try: exponential back-off with jitter, and never sooner than the server asked for.
+ * Compute the seconds until the next attempt: exponential backoff with jitter, and at least ``retryAfter``.
  * @param {number} failures
  * @param {[number, number]} pauses seconds before the first retry, and the longest pause
  * @param {number} retryAfter

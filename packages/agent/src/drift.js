@@ -1,5 +1,5 @@
-// Drift: an agent's own clicks, and nothing else, say that its user has changed. The order of operations is that of
-// fedcascade.federation.changes, so every result has the bits of the Python agent.
+// Drift detection in an agent's own clicks. The order of operations is that of fedcascade.federation.changes, so results equal
+// the Python agent's to the bit.
 
 import { log } from "./linear.js";
 import { computeScores } from "./ridge.js";
@@ -17,24 +17,24 @@ import { estimateNoise, measureEvidence } from "./trust.js";
  * @typedef {{threshold: number, limit: number, drop: number, caution: number, block: number}} Detection
  */
 /**
- * Own data in the order of time, in blocks that hold 2^level times as many rounds as a new one; the CUSUM, and what was observed
- * since it was last 0.
+ * Own data in the order of time, in blocks of 2^level times as many rounds as a new one; the CUSUM, and the sum of
+ * observations ``since`` it was last 0.
  * @typedef {{level: number, statistics: Statistics}} Block
  * @typedef {{blocks: Block[], since: Statistics, cusum: number}} Timeline
  */
 
 const MOST_BLOCKS = 32;
-const FEWEST = 4; // observations before a change that a test needs
-const LEAST_LIKELY = 0.05, MOST_LIKELY = 0.95; // probabilities of a click between which the CUSUM looks at an item
+const FEWEST = 4; // observations that a test needs before a change
+const LEAST_LIKELY = 0.05, MOST_LIKELY = 0.95; // the CUSUM uses items with a click probability between these
 
-/** The timeline of data whose order is not known. @param {Statistics} total @returns {Timeline} */
+/** Return the timeline of data in unknown order. @param {Statistics} total @returns {Timeline} */
 export const beginTimeline = (total) =>
   ({ blocks: total.count ? [{ level: 0, statistics: total }] : [], since: zero(total.moment.length), cusum: 0 });
 
 /**
- * The timeline after a list that is in ``total``. If the user has changed, ``kept`` is the data of the new one, else null.
+ * Add a list, which ``total`` holds already, to the timeline. If the user has changed, ``kept`` are the changed user's data, else null.
  * @param {Timeline} timeline @param {Statistics} total @param {Detection} detection @param {Float32Array} listed
- * @param {Examination} seen @param {Ridge} estimate what the list was chosen with
+ * @param {Examination} seen @param {Ridge} estimate that the list was chosen with
  * @returns {{timeline: Timeline, kept: Statistics | null}}
  */
 export function followList(timeline, total, detection, listed, seen, estimate) {
@@ -52,7 +52,7 @@ export function followList(timeline, total, detection, listed, seen, estimate) {
 }
 
 /**
- * Blocks of which the last one has space for a list; of three blocks of one size, the two older ones become one.
+ * Return blocks with space for a list in the last one; of three blocks of one size, merge the two older ones.
  * @param {Block[]} blocks @param {number} size @param {Statistics} nothing
  */
 function openBlock(blocks, size, nothing) {
@@ -64,14 +64,14 @@ function openBlock(blocks, size, nothing) {
   return [...merged, { level: 0, statistics: nothing }];
 }
 
-/** Make one block of that at ``place`` and the next one. @param {Block[]} blocks @param {number} place */
+/** Merge a block with the next one. @param {Block[]} blocks @param {number} place */
 function mergeBlocks(blocks, place) {
   const [first, second] = blocks.slice(place);
   return blocks.toSpliced(place, 2, { level: first.level + 1, statistics: add(first.statistics, second.statistics) });
 }
 
 /**
- * The first block of the new user, where the evidence for two users is the strongest; 0 if it is too weak.
+ * Find the first block of a changed user by the evidence for two users; 0 if it is too weak.
  * @param {Block[]} blocks @param {Statistics} total @param {number} threshold
  */
 function findCut(blocks, total, threshold) {
@@ -88,7 +88,7 @@ function findCut(blocks, total, threshold) {
 }
 
 /**
- * Let the CUSUM see a list; ``predictions`` are cautious probabilities of a click for each position.
+ * Update the CUSUM with a list; ``predictions`` are lower bounds on the click probability of each position.
  * @param {Timeline} timeline @param {Detection} detection @param {Float32Array} listed @param {Examination} seen
  * @param {Float64Array} predictions
  */

@@ -1,9 +1,9 @@
-// Enrolment: keys and tokens are stored before they are sent, so that none is used twice, whatever crashes.
+// Enrolment. Keys and tokens are stored before they are sent, so a crash cannot make an agent use one twice.
 
 import { begin } from "./agent.js";
 import { require } from "./checks.js";
 import { Refused, enrolAgent } from "./client.js";
-import { beginSaved, follow, takeWelcome } from "./ledger.js";
+import { beginSaved, follow, takePrior } from "./ledger.js";
 import { createKey, exportSeed, importSeed } from "./sign.js";
 
 /**
@@ -15,13 +15,12 @@ import { createKey, exportSeed, importSeed } from "./sign.js";
  * @import { Credential, Terms } from "./wire.js"
  */
 
-/** @typedef {(terms: Terms) => Policy} FollowTerms the policy that the agent runs under a server's terms */
+/** @typedef {(terms: Terms) => Policy} FollowTerms builds the policy for a server's terms */
 
-const NO_TOKEN = "the server does not know this agent, which needs an enrolment token: ask the operator for one";
+const NO_TOKEN = "the server does not know this agent: ask the operator for an enrolment token";
 
 /**
- * The agent of a store; where there is none, one enrols. The token is kept, for now or for the day when the server does not
- * know the agent any more.
+ * Load the agent of a store, or enrol one. The token is stored: an agent that the server has lost may need it later.
  * @param {Store} store @param {Transport} transport @param {FollowTerms} followTerms @param {string | null} token
  * @returns {Promise<SavedState>}
  */
@@ -31,39 +30,39 @@ export async function loadOrEnrol(store, transport, followTerms, token) {
 }
 
 /**
- * Enrol with a credential, or with a token; with a new key where the old one is revoked. Resolves to the agent's new state.
+ * Enrol with a credential or a token, with a new key if the old one was revoked. Resolves to the agent's new state.
  * @param {Store} store @param {Transport} transport @param {FollowTerms} followTerms
- * @param {{credential?: Credential | null, withNewKey?: boolean}} [grounds] @returns {Promise<SavedState>}
+ * @param {{credential?: Credential | null, withNewKey?: boolean}} [claim] @returns {Promise<SavedState>}
  */
 export async function enrol(store, transport, followTerms, { credential = null, withNewKey = false } = {}) {
   const keyName = withNewKey ? "nextKey" : "key", entry = await prepareKey(store, keyName);
   const [token = null] = await store.update(["token"], (values) => ({ result: values }));
   if (token === null && !credential) throw new Refused(403, "enrolment", NO_TOKEN, 0);
   try {
-    const { download, ...welcome } = await enrolAgent(transport, await readKey(entry), token, credential);
+    const { prior, ...enrolment } = await enrolAgent(transport, await readKey(entry), token, credential);
     return await store.update(["state"], ([state]) => {
-      const agent = state ? follow(state, welcome) : begin(welcome.terms.dimension);
-      const saved = state && !withNewKey ? agent : beginSaved(welcome, agent); // who has a new key has taught nothing yet
-      const next = { ...takeWelcome(saved, download, followTerms(welcome.terms)), version: saved.version + 1 }, isTokenUsed = credential?.agent !== welcome.agent;
+      const agent = state ? follow(state, enrolment) : begin(enrolment.terms.dimension);
+      const saved = state && !withNewKey ? agent : beginSaved(enrolment, agent); // the server holds nothing of a new key
+      const next = { ...takePrior(saved, prior, followTerms(enrolment.terms)), version: saved.version + 1 }, isTokenUsed = credential?.agent !== enrolment.agent;
       return { puts: [["key", entry], ["state", next]], deletes: isTokenUsed ? ["nextKey", "token"] : ["nextKey"], result: next };
     });
   } catch (error) {
     if (!(error instanceof Refused) || error.reason !== "enrolment") throw error;
-    await store.update([], () => ({ deletes: ["token"] })); // it will never be taken
+    await store.update([], () => ({ deletes: ["token"] })); // it is not valid
     throw credential ? new Refused(403, "enrolment", NO_TOKEN, 0) : error;
   } finally {
     await store.sync();
   }
 }
 
-/** Under which key and number the agent of a store signs now; another tab may have enrolled it anew. @param {Store} store */
+/** Read the key and number of a store's agent; another tab may have enrolled it again. @param {Store} store */
 export async function readIdentity(store) {
   const [entry, state] = await store.update(["key", "state"], (values) => ({ result: values }));
   require(state, "this agent is closed: connect again");
-  return { key: await readKey(entry), agent: /** @type {number} */ (state.welcome.agent) };
+  return { key: await readKey(entry), agent: /** @type {number} */ (state.enrolment.agent) };
 }
 
-/** The stored key of that name, made if there is none. @param {Store} store @param {string} name */
+/** Load a key by name; create it if there is none. @param {Store} store @param {string} name */
 async function prepareKey(store, name) {
   const [stored] = await store.update([name], (values) => ({ result: values }));
   if (stored) return stored;

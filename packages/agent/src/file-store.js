@@ -1,4 +1,4 @@
-// An agent's store in one file, for Node: a line of JSON for each change, so that the death of the process loses none.
+// An agent's store in one file, for Node: a line of JSON for each change, so a crash of the process loses none.
 
 import { closeSync, fsyncSync, ftruncateSync, openSync, readFileSync, renameSync, rmSync, writeFileSync, writeSync } from "node:fs";
 import { AgentError } from "./checks.js";
@@ -8,7 +8,7 @@ import { MemoryStore, applyChange } from "./store.js";
 /** @typedef {import("./store.js").Store} Store */
 
 const KINDS = { f8: Float64Array, f4: Float32Array, u1: Uint8Array };
-const MOST_BYTES = 1 << 20; // a longer file is written anew, with what is left of it
+const MOST_BYTES = 1 << 20; // rewrite a longer file without replaced entries
 
 /** @param {string} _ @param {any} value */
 function pack(_, value) {
@@ -60,7 +60,7 @@ export class FileStore extends MemoryStore {
       if (/** @type {any} */ (error).code === "ENOENT") return;
       throw new AgentError(`cannot open the agent's store '${this.#path}': ${/** @type {any} */ (error).code}`);
     }
-    const lines = text.split("\n").slice(0, -1); // what follows the last line end was cut short by a crash
+    const lines = text.split("\n").slice(0, -1); // a crash may leave an incomplete last line
     lines.forEach((line, at) => {
       try {
         applyChange(this.#entries, JSON.parse(line, unpack));
@@ -70,7 +70,7 @@ export class FileStore extends MemoryStore {
     });
   }
 
-  /** Write a file of what there is in the place of the old one; returns its descriptor. */
+  /** Replace the file by one with the current entries; return its descriptor. */
   #rewrite() {
     const next = `${this.#path}.new`, puts = [...this.#entries].map(([key, value]) => [JSON.parse(key), value]);
     writeFileSync(next, `${JSON.stringify({ puts }, pack)}\n`, { mode: 0o600, flush: true });
@@ -98,7 +98,7 @@ export class FileStore extends MemoryStore {
       if (writeSync(this.#file, line, 0, line.length, this.#size) < line.length) throw new AgentError("the disk is full");
       this.#size += line.length;
     } catch (error) {
-      ftruncateSync(this.#file, this.#size); // half a line would hide the next one
+      ftruncateSync(this.#file, this.#size); // remove an incomplete line
       throw new AgentError(`cannot write the agent's store '${this.#path}': ${/** @type {Error} */ (error).message}`);
     }
   }
@@ -122,7 +122,7 @@ export class FileStore extends MemoryStore {
   }
 }
 
-/** Take the lock of a store; one that a dead process has left is taken over. @param {string} lockPath @param {string} path */
+/** Lock a store; take over the lock of a dead process. @param {string} lockPath @param {string} path */
 function lock(lockPath, path) {
   for (let attempt = 0; attempt < 2; attempt++) {
     try {

@@ -1,4 +1,4 @@
-// The agent of one user, in a browser or in Node: decisions never wait for the network, and nothing is lost if the page dies.
+// The agent of one user, in a browser or in Node. Decisions do not wait for the network, and a crash loses nothing.
 
 import { require, requireWhole } from "./checks.js";
 import { AgentClient } from "./client.js";
@@ -12,7 +12,7 @@ import { ExchangeLoop } from "./sync.js";
  * @import { SavedState } from "./ledger.js"
  * @import { Oracle } from "./oracles.js"
  * @import { ProblemSize } from "./policies.js"
- * @import { Wishes } from "./saved-agent.js"
+ * @import { AgentOptions } from "./saved-agent.js"
  * @import { Store } from "./store.js"
  */
 
@@ -26,32 +26,32 @@ export { always } from "./triggers.js";
 /** @typedef {import("./saved-agent.js").ShownList} ShownList */
 /** @typedef {import("./saved-agent.js").OpenList} OpenList */
 /**
- * Where the server is, and how to be its agent.
+ * The server, and the options of its agent.
  * @typedef {object} ConnectOptions
  * @property {string} url the server's address
- * @property {string | null} [token] a one-time enrolment token, needed the first time, and later only if the agent was revoked or
- *   forgotten, or the server has lost it and does not take its credential
- * @property {Store | string} [store] where the agent keeps what it learns: a store, or the name of one in
- *   this browser's IndexedDB; memory if there is none
- * @property {Wishes["policy"]} [policy] makes another policy of the server's
+ * @property {string | null} [token] a one-time enrolment token, needed the first time, and later if the agent was revoked or
+ *   forgotten, or lost by a server that rejects its credential
+ * @property {Store | string} [store] where the agent keeps its state: a store, or the name of one in
+ *   this browser's IndexedDB; in memory without IndexedDB
+ * @property {AgentOptions["policy"]} [policy] changes the server's policy
  * @property {Oracle} [oracle] chooses lists from scores; the best k items if not given
- * @property {number} [minObservations] an upload never holds fewer; 2 d if not given, and never fewer than the server asks for
- * @property {ProblemSize} [problem] the sizes for a beta by formula; what is known of them if not given
- * @property {number} [keepLists] a list without feedback is dropped once so many others were shown after it
- * @property {number} [keepSeconds] it is dropped after so long, too; a year if not given
- * @property {[number, number]} [pauses] seconds before the first retry, which double with every failure, and the longest
- * @property {typeof fetch} [fetch] how requests travel
- * @property {() => number} [now] what time signatures and lists carry, in seconds since 1970
+ * @property {number} [minObservations] minimum of an upload, and at least the server's; 2 d if not given
+ * @property {ProblemSize} [problem] sizes for a beta by formula; estimated if not given
+ * @property {number} [keepLists] drop a list without feedback after this many newer ones
+ * @property {number} [keepSeconds] drop a list without feedback after this time; a year if not given
+ * @property {[number, number]} [pauses] seconds before the first retry, doubled with each failure, and the longest
+ * @property {typeof fetch} [fetch] sends requests
+ * @property {() => number} [now] the clock of signatures and lists, in seconds since 1970
  */
 
-/** An agent with a memory in a store and a server far away. Made by ``connect``. */
+/** An agent with a store and a server. Made by ``connect``. */
 export class RemoteAgent extends SavedAgent {
   #loop;
   #client;
   #end = new AbortController();
 
   /**
-   * @param {Store} store @param {SavedState} state @param {AgentClient} client @param {Wishes & {pauses: [number, number]}} options
+   * @param {Store} store @param {SavedState} state @param {AgentClient} client @param {AgentOptions & {pauses: [number, number]}} options
    */
   constructor(store, state, client, options) {
     super(store, state, options);
@@ -59,23 +59,23 @@ export class RemoteAgent extends SavedAgent {
     this.#loop = new ExchangeLoop(this, client, options.pauses);
     const { signal } = this.#end, wake = () => this.#loop.wake();
     globalThis.addEventListener?.("online", wake, { signal });
-    // What is in the outbox has met the floor. The buffer stays: whoever closes a page must not reveal the last click.
+    // Uploads in the outbox have enough observations. The buffer stays: closing a page must not reveal the last click.
     globalThis.document?.addEventListener("visibilitychange", wake, { signal });
-    wake(); // a token may have come with this tab, for which another one waits
+    wake(); // this tab may have brought a token that another one waits for
   }
 
-  /** Why the agent waits or what went wrong last; null if nothing did. */
+  /** The last problem, or null. */
   get trouble() {
     return this.#loop.trouble ?? this.store.trouble;
   }
 
-  /** Try at once, and wait until every upload was answered and counted; false after ``seconds``. @param {number} [seconds] */
+  /** Retry now, and wait until all uploads are answered; false after ``seconds``. @param {number} [seconds] */
   flush(seconds) {
     this.requireOpen();
     return this.#loop.flush(seconds);
   }
 
-  /** Be forgotten: the server subtracts and erases what this agent sent, and the store is emptied. If it fails, the agent goes on. */
+  /** Delete this agent at the server, which subtracts its uploads, and in the store. If that fails, the agent continues. */
   async leave() {
     this.requireOpen();
     await this.#loop.stop();
@@ -88,7 +88,7 @@ export class RemoteAgent extends SavedAgent {
     await this.erase();
   }
 
-  /** Delete everything that this device keeps of the agent, whatever the server holds; it cannot be used again. */
+  /** Delete this agent from the store only; it cannot be used again. */
   async erase() {
     this.requireOpen();
     await this.#loop.stop();
@@ -97,7 +97,7 @@ export class RemoteAgent extends SavedAgent {
     await this.close();
   }
 
-  /** Stop speaking and close the store; everything is in it already. */
+  /** Stop exchanging and close the store, which holds everything already. */
   async close() {
     if (this.#end.signal.aborted) return;
     this.isClosed = true;
@@ -111,17 +111,17 @@ export class RemoteAgent extends SavedAgent {
  * Connect to a server. The first time, the agent enrols and needs the server; later it starts offline.
  * @param {ConnectOptions} options @returns {Promise<RemoteAgent>}
  */
-export async function connect({ url, token = null, store: where, pauses = [0.25, 300], fetch: send, now = () => Date.now() / 1000, ...wishes }) {
+export async function connect({ url, token = null, store: where, pauses = [0.25, 300], fetch: send, now = () => Date.now() / 1000, ...options }) {
   require(/^https?:\/\/[^/]/.test(url), `a server's address looks like https://host:8777, got '${url}'`);
-  if (wishes.minObservations !== undefined) requireWhole("minObservations", wishes.minObservations, 0);
-  if (wishes.keepLists !== undefined) requireWhole("keepLists", wishes.keepLists);
-  const { keepSeconds = 1 } = wishes;
+  if (options.minObservations !== undefined) requireWhole("minObservations", options.minObservations, 0);
+  if (options.keepLists !== undefined) requireWhole("keepLists", options.keepLists);
+  const { keepSeconds = 1 } = options;
   require(keepSeconds > 0 && keepSeconds < Infinity, `keepSeconds must be a number > 0, got ${keepSeconds}`);
   const store = typeof where === "object" ? where : await openStore(where);
   const transport = { url: url.replace(/\/+$/, ""), fetch: send ?? globalThis.fetch.bind(globalThis), now };
   try {
-    const state = await store.hold("enrolment", undefined, () => loadOrEnrol(store, transport, (terms) => followTerms(terms, wishes), token));
-    return new RemoteAgent(store, state, new AgentClient(transport, () => readIdentity(store)), { ...wishes, now, pauses });
+    const state = await store.hold("enrolment", undefined, () => loadOrEnrol(store, transport, (terms) => followTerms(terms, options), token));
+    return new RemoteAgent(store, state, new AgentClient(transport, () => readIdentity(store)), { ...options, now, pauses });
   } catch (error) {
     await store.close();
     throw error;

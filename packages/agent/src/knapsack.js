@@ -1,4 +1,4 @@
-// The oracle for lists within a budget. Pages that have no costs never load it.
+// The oracle for lists within a budget, in a module of its own: pages without costs need not load it.
 
 import { require, requireWhole } from "./checks.js";
 import { log } from "./linear.js";
@@ -6,11 +6,11 @@ import { selectTop } from "./oracles.js";
 
 /** @import { Oracle } from "./oracles.js" */
 
-const SMALLEST_MISS = 2 ** -53; // 1 - w at least, so that a sure click has a finite value
+const SMALLEST_MISS = 2 ** -53; // smallest 1 - w: a certain click has a finite value
 const SLACK = 1 + 1e-12; // sums of costs depend on their order
 
 /**
- * Items whose costs add up to at most ``budget``, by greedy exchanges: at least half of what could be earned.
+ * Choose items within a budget by greedy exchanges, with at least half of the best reward.
  * @param {number} length @param {number} limit @returns {Oracle}
  */
 export function budget(length, limit) {
@@ -28,7 +28,7 @@ export function budget(length, limit) {
 }
 
 /**
- * Greedy exchanges (fedcascade.learning.knapsack): from the most valuable items on, replace what loses least per cost saved.
+ * Greedy exchanges (fedcascade.learning.knapsack): from the most valuable items on, replace the one that loses least per cost saved.
  * @param {Float64Array} scores @param {ArrayLike<number>} ties @param {ArrayLike<number>} costs @param {number} limit
  * @param {number} length
  */
@@ -55,7 +55,7 @@ function selectWithinBudget(scores, ties, costs, limit, length) {
 }
 
 /**
- * The place and the item to put there, -1 for none, that lose least value per cost saved.
+ * Find the place and its new item, -1 for none, that lose least value per cost saved.
  * @param {Float64Array} values @param {ArrayLike<number>} costs @param {number[]} listed
  */
 function findCheapestExchange(values, costs, listed) {

@@ -1,5 +1,5 @@
-// What an agent has sent and the server has confirmed, so that both can compare after an accident. Each change is a function
-// from one state to the next.
+// The ledger of an agent's uploads and the server's confirmations, which both compare after an accident. Each change is a
+// function from one state to the next.
 
 import { isChange, isReplacing, keepOwnData, receive, remove, replaceHeld, restartOwnData, skipAnswer, sumPending, takeBack } from "./agent.js";
 import { require } from "./checks.js";
@@ -10,39 +10,39 @@ import { add, areSame, check, isPossible, subtract, unpackStatistics, zero } fro
  * @import { AgentState, Upload } from "./agent.js"
  * @import { Policy } from "./policies.js"
  * @import { Statistics } from "./statistics.js"
- * @import { Answer, Pooled, Receipt, Standing, Welcome } from "./wire.js"
+ * @import { Answer, Pooled, Receipt, Standing, EnrolmentAnswer } from "./wire.js"
  */
 
 /**
  * @typedef {{statistics: Statistics, rounds: number, agents: number}} Download
  */
 /**
- * What is kept of an agent. ``confirmed`` is what the server has counted, ``isSettled`` whether both sides agree on that,
- * ``lost`` how many rounds the server will never learn from, ``lastChange`` the number of the last change that was confirmed.
- * @typedef {AgentState & {version: number, welcome: Welcome, confirmed: Statistics, isSettled: boolean, lastChange: number,
+ * The saved state of an agent. ``confirmed`` sums the uploads that the server has counted, ``isSettled`` is true if the server
+ * agrees, ``lost`` counts rounds that the server will never get, ``lastChange`` numbers the last confirmed change.
+ * @typedef {AgentState & {version: number, enrolment: EnrolmentAnswer, confirmed: Statistics, isSettled: boolean, lastChange: number,
  *   receipt: Receipt | null, lost: number, lastUpload: Upload | null, groupAgents: number}} SavedState
  */
 
-const LARGEST_ROUNDS = 2 ** 53, LARGEST_AGENTS = 2 ** 32; // so that an extrapolated round is exact
+const LARGEST_ROUNDS = 2 ** 53, LARGEST_AGENTS = 2 ** 32; // an extrapolated round stays exact
 
 /**
- * The state of an agent that has just enrolled, of which the server holds nothing.
- * @param {Welcome} welcome @param {AgentState} state @returns {SavedState}
+ * Return the state of an agent that has just enrolled.
+ * @param {EnrolmentAnswer} enrolment @param {AgentState} state @returns {SavedState}
  */
-export function beginSaved(welcome, state) {
-  const confirmed = zero(welcome.terms.dimension);
-  return { version: 0, lost: 0, lastUpload: null, groupAgents: 0, ...state, welcome, confirmed, own: null, isSettled: true, lastChange: 0, receipt: null };
+export function beginSaved(enrolment, state) {
+  const confirmed = zero(enrolment.terms.dimension);
+  return { version: 0, lost: 0, lastUpload: null, groupAgents: 0, ...state, enrolment, confirmed, own: null, isSettled: true, lastChange: 0, receipt: null };
 }
 
 /**
- * Go on with the server's prior, if that is of use, unless an upload was answered before.
+ * Decide with the server's prior, if it is valid and no upload was answered before.
  * @param {SavedState} before @param {Pooled | undefined} message @param {Policy} policy @returns {SavedState}
  */
-export function takeWelcome(before, message, policy) {
+export function takePrior(before, message, policy) {
   const state = keepOwnData(policy, before);
   if (!message || state.download.count) return state;
   try {
-    const { statistics, rounds, agents } = checkAnswer(message, state.welcome.terms.dimension, policy.lambda);
+    const { statistics, rounds, agents } = checkAnswer(message, state.enrolment.terms.dimension, policy.lambda);
     return restartOwnData(policy, { ...state, download: statistics, rounds, agents, since: 0 });
   } catch {
     return state;
@@ -50,24 +50,23 @@ export function takeWelcome(before, message, policy) {
 }
 
 /**
- * Keep the server's words; refuse those of another dimension. A download of which no ridge can be made with the lambda of today
- * gives way to what the server has counted.
- * @template {SavedState} State @param {State} state @param {Partial<Welcome>} words
+ * Store changes of the enrolment; reject another dimension. A download that is invalid under the new lambda is replaced by
+ * the confirmed uploads.
+ * @template {SavedState} State @param {State} state @param {Partial<EnrolmentAnswer>} changes
  */
-export function follow(state, words) {
-  const welcome = { ...state.welcome, ...words }, d = welcome.terms.dimension, own = state.welcome.terms.dimension;
-  require(d === own, `the server has dimension ${d}, this agent ${own}: enrol a new one`);
+export function follow(state, changes) {
+  const enrolment = { ...state.enrolment, ...changes }, d = enrolment.terms.dimension, own = state.enrolment.terms.dimension;
+  require(d === own, `the server has dimension ${d}, this agent ${own}: enrol a new agent`);
   try {
-    getRidge(state.download, welcome.terms.constants.lambda_);
-    return { ...state, welcome };
+    getRidge(state.download, enrolment.terms.constants.lambda_);
+    return { ...state, enrolment };
   } catch {
-    return { ...state, welcome, download: state.confirmed };
+    return { ...state, enrolment, download: state.confirmed };
   }
 }
 
 /**
- * Go on with a download in the place of an upload that the server has counted; without one, with what was known and the upload.
- * The answer, if it is good, says whether both sums agree.
+ * Replace an upload that the server has counted by its answer, or count it without one. The answer tells whether both sums agree.
  * @param {SavedState} before @param {Upload} upload @param {Answer | null} answer @param {Download | null} download
  * @param {Policy} policy @returns {SavedState}
  */
@@ -83,24 +82,22 @@ export function confirm(before, upload, answer, download, policy) {
 }
 
 /**
- * Go on from what the server holds, and send again what it has lost; with a line about what happened. Nothing happens while
- * uploads wait: they come first, so that both sides count the same.
+ * Continue from the server's sums, send lost data again, and return a note. Uploads that wait are sent first.
  * @param {SavedState} before @param {Standing} standing @param {Policy} policy @returns {{state: SavedState, result: string | null}}
  */
 export function settle(before, standing, policy) {
   const state = keepOwnData(policy, before);
-  const held = checkStanding(standing, state.welcome.terms.dimension);
+  const held = checkStanding(standing, state.enrolment.terms.dimension);
   if (state.outbox.length) return { state: before, result: null };
   const { last_change: lastChange, credential } = standing, uploads = Math.max(state.uploads, standing.last_sequence);
   const { lost, note, go } = compareSums(state, held, lastChange);
-  const settled = { ...state, welcome: { ...state.welcome, credential }, confirmed: held, lastChange, isSettled: true, lost: state.lost + lost, uploads };
+  const settled = { ...state, enrolment: { ...state.enrolment, credential }, confirmed: held, lastChange, isSettled: true, lost: state.lost + lost, uploads };
   if (state.isChangePending) return { state: settled, result: null }; // the next upload replaces what the server holds
   return { state: go ? go(policy, settled) : settled, result: note };
 }
 
 /**
- * Give an upload that was not counted a number that the server does not know. Where a change waits, all that waits becomes one upload:
- * the order matters then.
+ * Give an upload that was not counted an unused number. If a change waits, all uploads that wait become one, because order matters.
  * @param {SavedState} before @param {Upload} upload @param {Pick<Standing, "last_sequence">} standing @param {Policy} policy
  * @returns {SavedState}
  */
@@ -113,7 +110,7 @@ export function renumber(before, upload, { last_sequence }, policy) {
 }
 
 /**
- * Send an upload no more: the server will never take it. What is not lost goes back into the buffer.
+ * Remove an upload that the server will never accept. Unless it is lost, its data go back into the buffer.
  * @param {SavedState} before @param {Upload} upload @param {boolean} isLost @param {Policy} policy @returns {SavedState}
  */
 export function withdraw(before, upload, isLost, policy) {
@@ -125,39 +122,39 @@ export function withdraw(before, upload, isLost, policy) {
 }
 
 /**
- * How many rounds are lost for good, a line about what happened, and how to go on from what the server holds.
- * @param {SavedState} state @param {Statistics} held @param {number} lastChange the number of the last change that the server knows
+ * Compare sums with the server: return lost rounds, a note, and the step that continues from the server's sums.
+ * @param {SavedState} state @param {Statistics} held @param {number} lastChange the number of the server's last change
  * @returns {{lost: number, note: string | null, go?: (policy: Policy, settled: SavedState) => SavedState}}
  */
 function compareSums({ confirmed, lastChange: known }, held, lastChange) {
   if (areSame(confirmed, held)) return { lost: 0, note: null };
-  const missing = subtract(confirmed, held), copy = "that this store does not know: a copy of it is or was in use";
-  if (lastChange > known) return { lost: 0, note: `the server knows of a change ${copy}`, go: restartOwnData };
+  const missing = subtract(confirmed, held), copy = "that this store does not have: a copy of it is or was in use";
+  if (lastChange > known) return { lost: 0, note: `the server holds a change ${copy}`, go: restartOwnData };
   if (lastChange < known) {
     const note = "the server has lost a change of this agent's user: it is sent again";
     return { lost: 0, note, go: (policy, settled) => replaceHeld(policy, settled, confirmed) };
   }
   if (isPossible(missing)) {
-    const note = `the server has lost ${missing.rounds} rounds that it had confirmed: they are sent again`;
+    const note = `the server has lost ${missing.rounds} confirmed rounds: they are sent again`;
     return { lost: 0, note, go: (policy, settled) => takeBack(policy, settled, missing) };
   }
   if (isPossible(subtract(held, confirmed))) return { lost: 0, note: `the server holds ${-missing.rounds} rounds ${copy}` };
   const lost = Math.max(0, missing.rounds);
-  return { lost, note: `the server holds other rounds than this agent has sent: ${lost} are lost, or more` };
+  return { lost, note: `the server holds other rounds than this agent has sent: at least ${lost} are lost` };
 }
 
 /**
- * The download of an answer; refused if no agent can decide with it.
+ * Return the download of an answer; reject an invalid one.
  * @param {Pooled} answer @param {number} dimension @param {number} lambda @returns {Download}
  */
 export function checkAnswer(answer, dimension, lambda) {
   const statistics = unpackChecked(answer, dimension), { system_rounds: rounds, agents } = answer;
-  require(rounds <= LARGEST_ROUNDS && agents <= LARGEST_AGENTS, `there can be ${LARGEST_ROUNDS} rounds of ${LARGEST_AGENTS} agents, got ${rounds} of ${agents}`);
+  require(rounds <= LARGEST_ROUNDS && agents <= LARGEST_AGENTS, `rounds must be <= ${LARGEST_ROUNDS} and agents <= ${LARGEST_AGENTS}, got ${rounds} and ${agents}`);
   getRidge(statistics, lambda);
   return { statistics, rounds, agents };
 }
 
-/** What the server holds of an agent; refused if nobody can hold that. @param {Standing} standing @param {number} dimension */
+/** Return the server's sums of an agent; reject invalid ones. @param {Standing} standing @param {number} dimension */
 const checkStanding = (standing, dimension) => (standing.numbers.length ? unpackChecked(standing, dimension) : zero(dimension));
 
 /** @param {Pooled | Standing} message @param {number} dimension */

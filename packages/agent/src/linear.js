@@ -1,7 +1,7 @@
-// Linear algebra of small symmetric matrices, in the order of operations of fedcascade.numerics.linear: doubles are the
-// same everywhere, so every result has the bits of the Python agent. A matrix is a Float64Array, row by row.
+// Linear algebra of small symmetric matrices, in the order of operations of fedcascade.numerics.linear, so results equal
+// the Python agent's to the bit. A matrix is a Float64Array, row by row.
 
-const LN2_HIGH = 0.693147180369123816490; // 33 bits, so that its product with an exponent is exact
+const LN2_HIGH = 0.693147180369123816490; // 33 bits: its product with an exponent is exact
 const LN2_LOW = 1.90821492927058770002e-10; // the rest of ln 2
 const ROOT_TWO = 1.4142135623730951;
 const PER_LN2 = 1.4426950408889634;
@@ -9,10 +9,10 @@ const ARTANH = Array.from({ length: 10 }, (_, k) => 1 / (2 * (10 - k) + 1)); // 
 const EXP = [1]; // in powers of r, from the fourteenth down
 for (let k = 1, factorial = 1; k <= 14; k++) EXP.unshift(1 / (factorial *= k));
 const double = new Float64Array(1);
-const words = new Uint32Array(double.buffer); // every engine of JavaScript in use is little-endian
+const words = new Uint32Array(double.buffer); // all JavaScript engines in use are little-endian
 
 /**
- * ln x of a positive number that is not subnormal, from sums, products and quotients alone; Math.log has other last bits.
+ * Compute ln x of a positive normal number from sums, products and quotients; the bits of Math.log differ between engines.
  * @param {number} x
  */
 export function log(x) {
@@ -31,7 +31,7 @@ export function log(x) {
   return exponent * LN2_HIGH + (2 * s + (2 * s * series + exponent * LN2_LOW));
 }
 
-/** e^x from sums and products alone; 0 where that is below 2^-1021. @param {number} x */
+/** Compute e^x from sums and products; 0 below 2^-1021. @param {number} x */
 export function exp(x) {
   if (x < -707) return 0;
   if (!(x < 709)) return Number.isNaN(x) ? NaN : Infinity;
@@ -44,7 +44,7 @@ export function exp(x) {
 }
 
 /**
- * The upper factor U with shift I + gram = U^T U; a sum that is not positive definite leaves a NaN in it.
+ * Compute the upper factor U with shift I + gram = U^T U; it holds a NaN if the sum is not positive definite.
  * @param {Float64Array} gram @param {number} size @param {number} shift
  */
 export function factoriseShifted(gram, size, shift) {
@@ -62,7 +62,7 @@ export function factoriseShifted(gram, size, shift) {
   return upper;
 }
 
-/** ln det of the matrix whose upper factor is given. @param {Float64Array} upper @param {number} size */
+/** Compute ln det of a matrix from its upper factor. @param {Float64Array} upper @param {number} size */
 export function computeLogDet(upper, size) {
   let total = 0;
   for (let k = 0; k < size; k++) total += log(upper[k * size + k]);
@@ -70,7 +70,7 @@ export function computeLogDet(upper, size) {
 }
 
 /**
- * vector^T matrix^-1 vector for the matrix whose upper factor is given.
+ * Compute vector^T matrix^-1 vector from the matrix's upper factor.
  * @param {Float64Array} upper @param {Float64Array} vector
  */
 export function computeLeverage(upper, vector) {
@@ -86,7 +86,7 @@ export function computeLeverage(upper, vector) {
 }
 
 /**
- * The lower triangular R with R^T R = matrix^-1: the width of x is the length of R x.
+ * Compute the lower triangular R with R^T R = matrix^-1: the width of x is the length of R x.
  * @param {Float64Array} upper @param {number} size
  */
 function invertRoot(upper, size) {
@@ -104,7 +104,7 @@ function invertRoot(upper, size) {
 }
 
 /**
- * Theta, inverse root and ln det of lambda I + gram; ln det is a NaN if that is not definite.
+ * Solve for theta, inverse root and ln det of lambda I + gram; ln det is a NaN if that is not definite.
  * @param {Float64Array} gram @param {Float64Array} moment @param {number} lambda
  */
 export function solveRidge(gram, moment, lambda) {
@@ -119,7 +119,7 @@ export function solveRidge(gram, moment, lambda) {
 }
 
 /**
- * U(i) = min(<theta, x> + beta ||x||, 1) of every row of features, the norm being that of the inverse matrix.
+ * Compute U(i) = min(<theta, x> + beta ||x||, 1) for each row of features, with the norm of the inverse matrix.
  * @param {Float64Array} theta @param {Float64Array} root @param {number} beta @param {Float32Array} features
  */
 export function computeUcbScores(theta, root, beta, features) {

@@ -3,13 +3,13 @@
 import { require, requireWhole } from "./checks.js";
 
 /**
- * What beside its features is known of each item on offer.
+ * Attributes of the items on offer, beside their features.
  * @typedef {{categories?: ArrayLike<number>, costs?: ArrayLike<number>}} Attributes
  * @typedef {{length: number, choose: (scores: Float64Array, ties: ArrayLike<number>, attributes: Attributes) => number[]}} Oracle
  */
 
 /**
- * The items of the largest scores in falling order.
+ * Select the items with the largest scores, in descending order.
  * @param {Float64Array} scores @param {ArrayLike<number>} ties @param {number} length
  */
 export function selectTop(scores, ties, length) {
@@ -27,13 +27,13 @@ export function selectTop(scores, ties, length) {
   return chosen;
 }
 
-/** The ``length`` best items, best first. @param {number} length @returns {Oracle} */
+/** Choose the ``length`` best items, best first. @param {number} length @returns {Oracle} */
 export function topK(length) {
   requireWhole("list length", length);
   return { length, choose: (scores, ties) => selectTop(scores, ties, length) };
 }
 
-/** The best items with at most ``limit`` of any category. @param {number} length @param {number} [limit] @returns {Oracle} */
+/** Choose the best items with at most ``limit`` of any category. @param {number} length @param {number} [limit] @returns {Oracle} */
 export function perCategory(length, limit = 1) {
   requireWhole("list length", length);
   requireWhole("limit", limit);

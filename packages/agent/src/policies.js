@@ -1,4 +1,4 @@
-// The policies that a server can run, as an agent sees them: when to speak, what to decide with, how far to trust it.
+// The agent's side of the server's policies: trigger, estimate, confidence and trust.
 
 import { require } from "./checks.js";
 import { anyOf, atLeast, auxiliary, determinant, doubling } from "./triggers.js";
@@ -12,10 +12,10 @@ import { anyOf, atLeast, auxiliary, determinant, doubling } from "./triggers.js"
  */
 
 /**
- * The sizes that a beta by formula asks for. Where a policy has ``trust``, beta is in standard deviations of a click.
+ * The sizes of a beta by formula. If a policy has ``trust``, beta is in standard deviations of a click.
  * @typedef {{users: number, dimension: number, listLength: number, rounds: number}} ProblemSize
  * @typedef {(ridge: Ridge, problem: ProblemSize) => number} Confidence
- * ``least`` is the fewest observations of an upload, ``drift`` how an agent finds that its user has changed, null if it does not look.
+ * ``least`` is the minimum of observations in an upload, ``drift`` has the constants of drift detection, or null.
  * @typedef {{name: string, trigger: Trigger, least: number, usesBuffer: boolean, lambda: number,
  *   computeBeta: Confidence, trust: Trust | null, drift: Detection | null}} Policy
  * @typedef {Record<string, any>} Constants
@@ -57,8 +57,8 @@ function buildPolicy({ policy, constants }) {
 }
 
 /**
- * The policy that an agent runs under the server's terms.
- * @param {Terms} terms @param {{policy?: (policy: Policy, terms: Terms) => Policy, minObservations?: number}} wishes
+ * Build the policy of an agent under the server's terms.
+ * @param {Terms} terms @param {{policy?: (policy: Policy, terms: Terms) => Policy, minObservations?: number}} options
  * @returns {Policy}
  */
 export function followTerms(terms, { policy = (own) => own, minObservations = 2 * terms.dimension }) {

@@ -7,7 +7,7 @@ import { add } from "./statistics.js";
 /** @import { Statistics } from "./statistics.js" */
 
 /**
- * What an agent decides with: theta, the root whose product with x has the length ||x||, and a log-determinant.
+ * A ridge estimate: theta, the root R with ||R x|| the width of x, and the log-determinant.
  * @typedef {{theta: Float64Array, root: Float64Array, logDet: number, lambda: number, statistics: Statistics}} Ridge
  */
 
@@ -15,7 +15,7 @@ import { add } from "./statistics.js";
 const solved = new WeakMap();
 
 /**
- * The ridge estimate from statistics: Sigma = lambda I + gram, theta = Sigma^-1 moment. Solved once for each value.
+ * Return the ridge estimate of statistics: Sigma = lambda I + gram, theta = Sigma^-1 moment. Cached for each value.
  * @param {Statistics} statistics @param {number} lambda @returns {Ridge}
  */
 export function getRidge(statistics, lambda) {
@@ -29,7 +29,7 @@ export function getRidge(statistics, lambda) {
 }
 
 /**
- * ln det(Sigma + gram of the buffer) - ln det(Sigma): how much the buffer would teach.
+ * ln det(Sigma + gram of the buffer) - ln det(Sigma): the growth by the buffer.
  * @param {Ridge} ridge @param {Statistics} buffer
  */
 export function computeGrowth(ridge, buffer) {

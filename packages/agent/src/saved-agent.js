@@ -1,4 +1,4 @@
-// An agent with its memory in a store: what happens to it is saved in the same step. Nothing here waits for a network.
+// An agent with a store: each call is saved before it resolves, and none waits for the network.
 
 import { chooseList, estimateRound, getEstimate, keepOwnData, keepsOwnData, observe, restart } from "./agent.js";
 import { examine, readPositions } from "./cascade.js";
@@ -19,11 +19,11 @@ import { readFeatures, zero } from "./statistics.js";
  */
 
 /**
- * What an application wants of its agent; ``now`` says when a list is shown, in seconds since 1970.
+ * The options of an agent; ``now`` is its clock, in seconds since 1970.
  * @typedef {{policy?: (policy: Policy, terms: Terms) => Policy, oracle?: Oracle, minObservations?: number,
- *   problem?: ProblemSize, keepLists?: number, keepSeconds?: number, now?: () => number}} Wishes
+ *   problem?: ProblemSize, keepLists?: number, keepSeconds?: number, now?: () => number}} AgentOptions
  * @typedef {{impression: string, items: number[], features: Float32Array}} ShownList
- * @typedef {{impression: string, items: number[], shownAt: number}} OpenList a list without feedback, and when it was shown
+ * @typedef {{impression: string, items: number[], shownAt: number}} OpenList a list without feedback
  */
 
 export class SavedAgent extends EventTarget {
@@ -31,36 +31,36 @@ export class SavedAgent extends EventTarget {
   state;
   isClosed = false;
   #tab = Math.random().toString(36).slice(2, 8);
-  #unsaved = 0; // lists that were shown and are not in the state yet
-  #wishes;
+  #unsaved = 0; // lists that are not in the state yet
+  #options;
   /** @type {{terms: Terms, policy: Policy} | null} */
   #followed = null;
 
-  /** @param {Store} store @param {SavedState} state @param {Wishes} [wishes] */
-  constructor(store, state, { keepLists = 1024, keepSeconds = 365 * 86_400, now = () => Date.now() / 1000, ...wishes } = {}) {
+  /** @param {Store} store @param {SavedState} state @param {AgentOptions} [options] */
+  constructor(store, state, { keepLists = 1024, keepSeconds = 365 * 86_400, now = () => Date.now() / 1000, ...options } = {}) {
     super();
     this.store = store;
     this.state = state;
-    this.#wishes = { ...wishes, keepLists, keepSeconds, now };
-    this.followTerms(state.welcome.terms);
+    this.#options = { ...options, keepLists, keepSeconds, now };
+    this.followTerms(state.enrolment.terms);
     store.listen(() => this.refresh().catch(() => {}));
   }
 
   /**
-   * Choose a list; at once, and saved soon after. Its ``impression`` names it, for feedback now or days later: it waits until
-   * ``keepLists`` others were shown, or ``keepSeconds`` have passed.
-   * @param {ArrayLike<number> | ArrayLike<ArrayLike<number>>} items one row of features per item, each of length at most 1; they
-   *   are rounded to multiples of 2^-12
+   * Choose a list; it is saved soon after. Its ``impression`` names it for feedback, until ``keepLists`` others were shown or
+   * ``keepSeconds`` have passed.
+   * @param {ArrayLike<number> | ArrayLike<ArrayLike<number>>} items one row of features per item, of norm at most 1; they are
+   *   rounded to multiples of 2^-12
    * @param {{k?: number, oracle?: Oracle, ties?: ArrayLike<number>, categories?: ArrayLike<number>,
-   *   costs?: ArrayLike<number>}} [options] ``ties`` is a random word per item, by which equal scores are ordered
+   *   costs?: ArrayLike<number>}} [options] ``ties`` is a random word per item that breaks ties
    * @returns {ShownList}
    */
-  recommend(items, { k = 4, oracle = this.#wishes.oracle ?? topK(k), ties, categories, costs } = {}) {
+  recommend(items, { k = 4, oracle = this.#options.oracle ?? topK(k), ties, categories, costs } = {}) {
     this.requireOpen();
-    const { state, dimension } = this, { terms } = state.welcome, features = readFeatures(items, dimension);
-    require(oracle.length <= terms.longest_list, `a list of this server has at most ${terms.longest_list} items, got k = ${oracle.length}`);
+    const { state, dimension } = this, { terms } = state.enrolment, features = readFeatures(items, dimension);
+    require(oracle.length <= terms.longest_list, `k must be <= ${terms.longest_list}, the longest list of this server, got ${oracle.length}`);
     const words = ties ?? crypto.getRandomValues(new Uint32Array(features.length / dimension));
-    const problem = this.#wishes.problem ?? this.#estimateProblemSize(oracle.length);
+    const problem = this.#options.problem ?? this.#estimateProblemSize(oracle.length);
     const chosen = chooseList(this.followTerms(terms), state, features, { oracle, ties: words, problem, attributes: { categories, costs } });
     const key = /** @type {[number, string]} */ ([state.arrivals + ++this.#unsaved, this.#tab]);
     this.#saveList(key, chosen).catch((error) => this.reportTrouble(error.message));
@@ -69,7 +69,7 @@ export class SavedAgent extends EventTarget {
 
   /** @param {[number, string]} key @param {{items: number[], features: Float32Array}} chosen */
   async #saveList(key, chosen) {
-    const { keepLists, keepSeconds, now } = this.#wishes, shownAt = now();
+    const { keepLists, keepSeconds, now } = this.#options, shownAt = now();
     try {
       await this.change((state) => {
         const arrivals = state.arrivals + 1, forget = { through: key[0] - keepLists, before: shownAt - keepSeconds };
@@ -81,13 +81,12 @@ export class SavedAgent extends EventTarget {
   }
 
   /**
-   * Learn from a list. When this resolves, no crash can lose it; it resolves to the upload that will be sent, if there is one.
-   * What the user looked at counts, and what was clicked of it counts as liked: all positions up to the last click, up to
-   * ``lookedUntil`` where that is given, and the whole list where there is neither.
+   * Learn from a list. When this resolves, the feedback is stored; it resolves to the upload that will be sent, if any.
+   * Examined positions count: up to the last click, up to ``lookedUntil`` if given, or the whole list.
    * @param {ShownList | string} impression the list, or its name
    * @param {Outcome & {round?: number, draw?: number}} outcome
-   *   ``clicked`` is the position that was clicked, counted from 0, or several, or null; ``clickedItem`` instead of it names rows
-   *   of the items that ``recommend`` was given; ``round`` is t, where the caller knows it; ``draw`` the round's uniform number
+   *   ``clicked`` is the clicked position, counted from 0, or several, or null; ``clickedItem`` names rows of the items instead;
+   *   ``round`` is t, estimated if not given; ``draw`` the round's uniform number
    * @returns {Promise<Upload | null>}
    */
   async feedback(impression, outcome) {
@@ -95,13 +94,13 @@ export class SavedAgent extends EventTarget {
     const name = String(typeof impression === "object" ? impression?.impression : impression), key = parseImpression(name);
     const { lookedUntil = null, round, draw = Math.random() } = outcome ?? {};
     const upload = await this.change((state, list) => {
-      const { keepLists, keepSeconds } = this.#wishes;
-      const isOpen = list && list.shownAt >= this.#findOldest(), kept = `a list waits until ${keepLists} others were shown, ${keepSeconds / 86_400} days at most`;
-      require(isOpen, `agent ${this.id} has no open list ${name}: ${kept}, and has one feedback`);
+      const { keepLists, keepSeconds } = this.#options;
+      const isOpen = list && list.shownAt >= this.#findOldest(), kept = `a list expires after ${keepLists} newer ones or ${keepSeconds / 86_400} days`;
+      require(isOpen, `agent ${this.id} has no open list ${name}: ${kept}, and takes feedback once`);
       const seen = examine(list.items.length, readPositions(list.items, outcome ?? {}), lookedUntil);
       const t = round ?? estimateRound({ ...state, since: state.since + 1 });
       const occasion = { round: t, draw, arrivals: list.arrivals };
-      const learned = observe(this.followTerms(state.welcome.terms), state, list.features, seen, occasion);
+      const learned = observe(this.followTerms(state.enrolment.terms), state, list.features, seen, occasion);
       return { state: { ...state, ...learned.state }, deletes: [key], result: learned.upload };
     }, [key]);
     this.#announce("feedback", { clicked: outcome.clicked, upload });
@@ -109,15 +108,15 @@ export class SavedAgent extends EventTarget {
   }
 
   /**
-   * Start over for another user: nothing that this agent learned so far counts any more. Under ``drift=restart`` an agent finds changes
-   * by itself; this is for a caller that knows of one. The next upload replaces all earlier ones at the server.
+   * Start over for another user, without earlier data. Under ``drift=restart`` an agent detects changes by itself; this is for a
+   * caller that knows of one. The next upload replaces all earlier ones at the server.
    */
   async restart() {
     this.requireOpen();
-    await this.change((state) => ({ state: restart(this.followTerms(state.welcome.terms), state, zero(this.dimension)) }));
+    await this.change((state) => ({ state: restart(this.followTerms(state.enrolment.terms), state, zero(this.dimension)) }));
   }
 
-  /** The lists that wait for feedback, oldest first. @returns {Promise<OpenList[]>} */
+  /** List the lists without feedback, oldest first. @returns {Promise<OpenList[]>} */
   async openLists() {
     this.requireOpen();
     const lists = await this.store.readLists(), oldest = this.#findOldest();
@@ -125,52 +124,52 @@ export class SavedAgent extends EventTarget {
       .map(([key, { items, shownAt }]) => ({ impression: nameList(key), items, shownAt }));
   }
 
-  /** When the oldest list was shown that may have feedback now, in seconds since 1970. */
+  /** Return the time before which lists have expired, in seconds since 1970. */
   #findOldest() {
-    return this.#wishes.now() - this.#wishes.keepSeconds;
+    return this.#options.now() - this.#options.keepSeconds;
   }
 
-  /** The number under which the server knows this agent. */
+  /** The agent's number at the server. */
   get id() {
-    return this.state.welcome.agent;
+    return this.state.enrolment.agent;
   }
 
   get dimension() {
-    return this.state.welcome.terms.dimension;
+    return this.state.enrolment.terms.dimension;
   }
 
-  /** The policy that this agent runs. */
+  /** The agent's policy. */
   get policy() {
-    return this.followTerms(this.state.welcome.terms);
+    return this.followTerms(this.state.enrolment.terms);
   }
 
-  /** The fewest observations of an upload. */
+  /** The minimum of observations in an upload. */
   get floor() {
     return this.policy.least;
   }
 
-  /** Whether it decides with what the server knows of anybody: from enrolment to the first answer. */
-  get isWelcomed() {
+  /** True from enrolment to the first answer, if the server sent a prior. */
+  get hasPrior() {
     const { download, own } = keepOwnData(this.policy, this.state);
     return !download.count && (this.policy.trust && own ? own.others : download).gram.some(Boolean);
   }
 
-  /** How many observations wait for an upload. */
+  /** The number of observations in the buffer. */
   get buffered() {
     return this.state.buffer.count;
   }
 
-  /** How many uploads wait for an answer. */
+  /** The number of unanswered uploads. */
   get unsent() {
     return this.state.outbox.length;
   }
 
-  /** How many rounds the server will never learn from. */
+  /** The number of rounds that the server will never get. */
   get lost() {
     return this.state.lost;
   }
 
-  /** Theta, as this agent estimates it now. */
+  /** The current estimate of theta. */
   get estimate() {
     return getEstimate(this.policy, this.state).theta.slice();
   }
@@ -180,7 +179,7 @@ export class SavedAgent extends EventTarget {
     this.#announce("trouble", { trouble });
   }
 
-  /** Read what other tabs have written. */
+  /** Load the state that other tabs have written. */
   async refresh() {
     this.#adopt(await this.store.update(["state"], ([state]) => ({ result: state })));
   }
@@ -190,27 +189,27 @@ export class SavedAgent extends EventTarget {
   }
 
   /**
-   * Go on with an answer in the place of an upload; an answer of no use leaves what was known, and the upload itself.
+   * Replace an upload by its answer; an invalid answer leaves the last download, and counts the upload.
    * @param {Upload} upload
-   * @param {Answer | null} answer null if there was none that can be read
-   * @returns {Promise<string | null>} what was wrong with the answer
+   * @param {Answer | null} answer null if it cannot be decoded
+   * @returns {Promise<string | null>} the problem with the answer
    */
   async receive(upload, answer) {
     let trouble = null, download = /** @type {Download | null} */ (null);
     try {
       download = answer && checkAnswer(answer, this.dimension, this.policy.lambda);
     } catch (error) {
-      trouble = `the answer to upload ${upload.sequence} is of no use: ${/** @type {Error} */ (error).message}`;
+      trouble = `the answer to upload ${upload.sequence} is invalid: ${/** @type {Error} */ (error).message}`;
     }
-    await this.change((state) => ({ state: confirm(state, upload, answer, download, this.followTerms(state.welcome.terms)) }));
+    await this.change((state) => ({ state: confirm(state, upload, answer, download, this.followTerms(state.enrolment.terms)) }));
     this.#announce("upload", { upload });
     if (download) this.#announce("download", { download, groupAgents: this.state.groupAgents });
     return trouble;
   }
 
-  /** The policy that this agent runs under a server's terms. @param {Terms} terms */
+  /** Return the policy for a server's terms. @param {Terms} terms */
   followTerms(terms) {
-    if (this.#followed?.terms.terms_id !== terms.terms_id) this.#followed = { terms, policy: followTerms(terms, this.#wishes) };
+    if (this.#followed?.terms.terms_id !== terms.terms_id) this.#followed = { terms, policy: followTerms(terms, this.#options) };
     return this.#followed.policy;
   }
 
@@ -220,7 +219,7 @@ export class SavedAgent extends EventTarget {
   }
 
   /**
-   * Change what is kept, from what is kept now, and take it over.
+   * Change the stored state in one transaction, and adopt it.
    * @param {(state: SavedState, list: any) => {state: SavedState, puts?: [EntryKey, any][],
    *   deletes?: EntryKey[], forget?: Expiry, result?: any}} work
    * @param {EntryKey[]} [keys]
@@ -230,7 +229,7 @@ export class SavedAgent extends EventTarget {
       if (!stored) this.isClosed = true; // in another tab
       this.requireOpen();
       const { state: next, puts = [], result: outcome, ...more } = work(stored, list);
-      const own = keepsOwnData(this.followTerms(next.welcome.terms)) ? next.own : null;
+      const own = keepsOwnData(this.followTerms(next.enrolment.terms)) ? next.own : null;
       const saved = { ...next, own, version: stored.version + 1 };
       return { ...more, puts: [["state", saved], ...puts], result: { state: saved, result: outcome } };
     });
@@ -239,7 +238,7 @@ export class SavedAgent extends EventTarget {
     return result;
   }
 
-  /** @param {SavedState | undefined} state none if another tab has left */
+  /** @param {SavedState | undefined} state undefined if another tab has left */
   #adopt(state) {
     if (state && state.version <= this.state.version) return;
     this.state = state ?? this.state;

@@ -1,4 +1,4 @@
-// Ed25519 by WebCrypto: HTTP message signatures (RFC 9421) and digests of bodies (RFC 9530), in the one form that servers accept.
+// Ed25519 by WebCrypto: HTTP message signatures (RFC 9421) and digests of bodies (RFC 9530), in the form that servers accept.
 
 import { AgentError } from "./checks.js";
 
@@ -15,7 +15,7 @@ function getSubtle() {
   return subtle;
 }
 
-/** Make a key; unless it is extractable, no script can ever read it. @param {boolean} extractable @returns {Promise<Key>} */
+/** Create a key; scripts can only read it if it is extractable. @param {boolean} extractable @returns {Promise<Key>} */
 export async function createKey(extractable) {
   try {
     const pair = /** @type {CryptoKeyPair} */ (await getSubtle().generateKey("Ed25519", extractable, ["sign", "verify"]));
@@ -26,12 +26,12 @@ export async function createKey(extractable) {
   }
 }
 
-/** The 32 bytes of an extractable key, for stores that cannot hold a CryptoKey. @param {Key} key */
+/** Export the 32 bytes of an extractable key, for stores that cannot hold a CryptoKey. @param {Key} key */
 export async function exportSeed({ privateKey }) {
   return new Uint8Array(await getSubtle().exportKey("pkcs8", privateKey)).slice(PKCS8_HEAD.length);
 }
 
-/** The key of a seed of 32 bytes. @param {Uint8Array} seed @param {Uint8Array} publicKey @returns {Promise<Key>} */
+/** Import the key of a seed of 32 bytes. @param {Uint8Array} seed @param {Uint8Array} publicKey @returns {Promise<Key>} */
 export async function importSeed(seed, publicKey) {
   const encoded = Uint8Array.from([...PKCS8_HEAD, ...seed]);
   return { privateKey: await getSubtle().importKey("pkcs8", encoded, "Ed25519", false, ["sign"]), publicKey };
@@ -62,11 +62,11 @@ export async function signRequest(key, { agent, method, path, body, sequence, cr
   };
 }
 
-/** Sign an enrolment: only its owner can enrol a key. @param {Key} key @param {number} created @param {Uint8Array} grounds */
-export function signEnrolment(key, created, grounds) {
-  const head = new TextEncoder().encode(`fedcascade enrolment\n${created}\n`), bytes = new Uint8Array(head.length + grounds.length);
+/** Sign an enrolment: only the owner of a key can enrol it. @param {Key} key @param {number} created @param {Uint8Array} claim */
+export function signEnrolment(key, created, claim) {
+  const head = new TextEncoder().encode(`fedcascade enrolment\n${created}\n`), bytes = new Uint8Array(head.length + claim.length);
   bytes.set(head);
-  bytes.set(grounds, head.length);
+  bytes.set(claim, head.length);
   return signBytes(key, bytes);
 }
 

@@ -1,4 +1,4 @@
-// Sufficient statistics: what an agent keeps, uploads and downloads. They add and subtract, and are never changed in place.
+// Sufficient statistics of uploads and downloads. They add and subtract, and never change in place.
 
 import { require } from "./checks.js";
 import { computeLeverage, computeLogDet, factoriseShifted } from "./linear.js";
@@ -11,7 +11,7 @@ const LARGEST_SQUARE = 1 + 1e-5;
 const SLACK = 1e-6;
 
 /**
- * Gram matrix (row by row), moment and counts of what was examined.
+ * Gram matrix (row by row), moment and counts of examined items.
  * @typedef {{gram: Float64Array, moment: Float64Array, count: number, clicks: number, rounds: number}} Statistics
  */
 
@@ -41,14 +41,14 @@ export const subtract = (first, second) => combine(first, second, -1);
 
 const TOLERANCE = 1e-6; // of sums over features that are on no grid
 
-/** Whether two sums are of the same data. @param {Statistics} first @param {Statistics} second */
+/** Return whether two sums are equal. @param {Statistics} first @param {Statistics} second */
 export function areSame(first, second) {
   const { gram, moment, count, clicks, rounds } = subtract(first, second);
   return [count, clicks, rounds, ...gram, ...moment].every((value) => Math.abs(value) <= TOLERANCE);
 }
 
 /**
- * The features of items as rows of multiples of 2^-12, rounded toward zero so that no row becomes longer.
+ * Return the features of items as rows of multiples of 2^-12, rounded toward zero so that no norm grows.
  * @param {ArrayLike<number> | ArrayLike<ArrayLike<number>>} items one row per item, or all numbers in a row
  * @param {number} dimension
  */
@@ -63,7 +63,7 @@ export function readFeatures(items, dimension) {
     for (let k = 0; k < dimension; k++) {
       const value = isFlat ? /** @type {Float32Array} */ (items)[item * dimension + k] : /** @type {any} */ (items)[item][k];
       require(typeof value === "number" && Number.isFinite(value), "features must be finite numbers");
-      const rounded = Math.trunc(value / GRID) * GRID + 0; // adding 0 makes a plain zero of minus zero
+      const rounded = Math.trunc(value / GRID) * GRID + 0; // + 0 turns -0 into 0
       features[item * dimension + k] = rounded;
       square += rounded * rounded;
     }
@@ -82,15 +82,15 @@ export function normalise(rows) {
   return Array.from(rows, (row) => {
     const values = Array.from(row), largest = Math.max(...values.map(Math.abs));
     require(Number.isFinite(largest), "features must be finite numbers");
-    const scaled = values.map((value) => value / (largest || 1)); // so that no square is too large or too small
+    const scaled = values.map((value) => value / (largest || 1)); // squares neither overflow nor underflow
     const length = Math.sqrt(scaled.reduce((sum, value) => sum + value * value, 0)) || 1;
     return scaled.map((value) => Math.trunc(value / length / GRID) * GRID + 0);
   });
 }
 
 /**
- * Statistics after one more list (Algorithm 2, lines 5 and 6). After a click the user goes on as if with another list, so there
- * are never more clicks than rounds.
+ * Add a list (Algorithm 2, lines 5 and 6). Each further click counts as another round, so there are never more clicks than
+ * rounds.
  * @param {Statistics} before
  * @param {Float32Array} listed features of each position, first position first
  * @param {Examination} examination @returns {Statistics}
@@ -106,7 +106,7 @@ export function observe(before, listed, { examined, clicks }) {
 }
 
 /**
- * Refuse statistics of another dimension, and those that no data can have.
+ * Reject statistics of another dimension, and those that no data can have.
  * @param {Statistics} statistics @param {number} dimension
  */
 export function check({ gram, moment, count, clicks, rounds }, dimension) {
@@ -118,7 +118,7 @@ export function check({ gram, moment, count, clicks, rounds }, dimension) {
 }
 
 /**
- * Whether data can have these statistics, as the server decides it (fedcascade.service.protocol.validation:check_upload).
+ * Return whether data can have these statistics, as the server checks it (fedcascade.service.protocol.validation:check_upload).
  * @param {Statistics} statistics
  */
 export function isPossible({ gram, moment, count, clicks, rounds }) {
@@ -134,7 +134,7 @@ export function isPossible({ gram, moment, count, clicks, rounds }) {
 }
 
 /**
- * Gram and moment as they travel: the upper triangle row by row, then the moment, as little-endian float64.
+ * Pack gram and moment as little-endian float64: the upper triangle row by row, then the moment.
  * @param {Statistics} statistics
  */
 export function packNumbers({ gram, moment }) {
@@ -146,7 +146,7 @@ export function packNumbers({ gram, moment }) {
 }
 
 /**
- * Statistics from the bytes of ``packNumbers`` and the counts that travel beside them.
+ * Unpack statistics from the bytes of ``packNumbers`` and the counts of a message.
  * @param {{numbers: Uint8Array, count: number, clicks: number, rounds: number}} message @param {number} dimension
  * @returns {Statistics}
  */

@@ -1,24 +1,24 @@
-// What an agent keeps on its own device. One small interface, behind which are memory, IndexedDB and, in file-store.js, a file.
+// The stores of an agent's state: in memory, in IndexedDB and, in file-store.js, in a file.
 
 /**
  * The key of an entry: a name, or arrival and tab of a list without feedback.
  * @typedef {string | [number, string]} EntryKey
- * @typedef {{through: number, before: number}} Expiry lists of arrivals up to ``through`` go, and those shown before a time
+ * @typedef {{through: number, before: number}} Expiry drop lists of arrivals up to ``through``, and those shown before a time
  * @typedef {{puts?: [EntryKey, any][], deletes?: EntryKey[], forget?: Expiry, result?: any}} Change
  */
 /**
- * Keeps entries. A value is plain data with typed arrays, which nobody changes in place.
+ * A store of entries. Values are plain data with typed arrays, which never change in place.
  * @typedef {object} Store
  * @property {boolean} holdsKeys whether an entry may be a CryptoKey; else it must be bytes
- * @property {string | null} trouble why this store keeps less than it should, if it does
- * @property {(keys: EntryKey[], change: (values: any[]) => Change) => Promise<any>} update read entries and change them,
- *   in one step that happens wholly or not at all, and alone; ``change`` is pure and may be called twice. When the promise
- *   resolves, no crash of the page or process can undo the change.
+ * @property {string | null} trouble why this store keeps nothing on disk; null if it does
+ * @property {(keys: EntryKey[], change: (values: any[]) => Change) => Promise<any>} update read and change entries in
+ *   one transaction; ``change`` is pure and may be called twice. When the promise resolves, a crash of the page or process
+ *   cannot undo the change.
  * @property {() => Promise<[EntryKey, any][]>} readLists the lists without feedback, oldest first
- * @property {() => Promise<void>} sync wait until everything has reached the disk, so that not even a power cut can undo it
- * @property {<T>(name: string, signal: AbortSignal | undefined, work: () => Promise<T>) => Promise<T>} hold run work that
- *   nobody else on this store runs at the same time
- * @property {(note: any) => void} notify tell others on this store
+ * @property {() => Promise<void>} sync wait until a power cut cannot undo earlier changes
+ * @property {<T>(name: string, signal: AbortSignal | undefined, work: () => Promise<T>) => Promise<T>} hold run work
+ *   under an exclusive lock of this store
+ * @property {(note: any) => void} notify send a note to the other tabs on this store
  * @property {(listener: (note: any) => void) => void} listen
  * @property {() => Promise<void>} erase delete everything
  * @property {() => Promise<void>} close
@@ -26,7 +26,7 @@
 
 const ENTRIES = "entries";
 
-/** Runs pieces of work one after another, by name. */
+/** Queues of work by name. */
 export class Queue {
   /** @type {Map<string, Promise<any>>} */
   #ends = new Map();
@@ -95,7 +95,7 @@ export class MemoryStore {
 const isExpired = ([arrival], { shownAt }, { through, before }) => arrival <= through || shownAt < before;
 
 /**
- * Apply a change to entries in memory, where lists are in the order in which they were shown.
+ * Apply a change to entries in memory, where lists have the order of arrivals.
  * @param {Map<string, any>} entries @param {Change} change
  */
 export function applyChange(entries, { puts = [], deletes = [], forget }) {
@@ -110,8 +110,8 @@ export function applyChange(entries, { puts = [], deletes = [], forget }) {
 }
 
 /**
- * Keeps entries in the browser's IndexedDB, which all tabs of an origin share; its transactions take turns, so no two tabs
- * ever write at once. Where the browser refuses to store, it goes on in memory and says so in ``trouble``.
+ * A store in the browser's IndexedDB, which all tabs of an origin share; its transactions are serial. If the browser stops
+ * storing, it continues in memory and sets ``trouble``.
  * @implements {Store}
  */
 class IndexedDbStore {
@@ -149,7 +149,7 @@ class IndexedDbStore {
   }
 
   /**
-   * The result of a change, or what it threw, and then nothing is written; rejects where the browser does not store.
+   * Return the result of a change, or its exception, after which nothing is written; reject if the browser does not store.
    * @param {EntryKey[]} keys @param {(values: any[]) => Change} change @returns {Promise<{result?: any, refusal?: unknown}>}
    */
   async #tryUpdate(keys, change) {
@@ -174,14 +174,14 @@ class IndexedDbStore {
   }
 
   /**
-   * Run requests in a transaction, and wait until it is complete.
+   * Run requests in a transaction, and wait for its end.
    * @param {IDBTransactionMode} mode @param {IDBTransactionDurability} durability @param {(entries: IDBObjectStore) => void} work
    */
   #transact(mode, durability, work) {
     return new Promise((resolve, reject) => {
       const transaction = this.#database.transaction(ENTRIES, mode, { durability });
       transaction.oncomplete = resolve;
-      transaction.onabort = () => reject(transaction.error ?? new Error("the browser gave up storing"));
+      transaction.onabort = () => reject(transaction.error ?? new Error("the transaction was aborted"));
       work(transaction.objectStore(ENTRIES));
     });
   }
@@ -189,7 +189,7 @@ class IndexedDbStore {
   /** @param {unknown} cause */
   async #goOnInMemory(cause) {
     const reason = cause instanceof Error ? cause.message || cause.name : String(cause);
-    this.trouble = `the browser does not store what this agent learns (${reason}): it keeps it in memory, until the page closes`;
+    this.trouble = `the browser cannot store this agent (${reason}): it stays in memory until the page closes`;
     const pairs = await this.#readPairs().catch(() => []);
     return (this.#memory = new MemoryStore(new Map(pairs.map(([key, value]) => [JSON.stringify(key), value]))));
   }
@@ -243,7 +243,7 @@ class IndexedDbStore {
   }
 }
 
-/** All lists: their keys are arrays, which come after all strings. */
+/** Return the range of all lists: their keys are arrays, which sort after strings. */
 const getListRange = () => IDBKeyRange.lowerBound([]);
 
 /** @param {IDBObjectStore} entries @param {Expiry} expiry */
@@ -258,7 +258,7 @@ function forgetLists(entries, expiry) {
 }
 
 /**
- * Open the store of that name in this browser; where there is none, as in some private windows, one in memory that says so.
+ * Open a store of this browser by name; without IndexedDB, as in some private windows, one in memory with ``trouble``.
  * @param {string} name @returns {Promise<Store>}
  */
 export async function openBrowserStore(name) {
@@ -266,7 +266,7 @@ export async function openBrowserStore(name) {
     return new IndexedDbStore(name, await openDatabase(name));
   } catch (error) {
     const store = new MemoryStore();
-    store.trouble = `this browser stores nothing (${error instanceof Error ? error.message : error}): this agent lives until the page closes`;
+    store.trouble = `the browser cannot store this agent (${error instanceof Error ? error.message : error}): it stays in memory until the page closes`;
     return store;
   }
 }

@@ -1,4 +1,4 @@
-// The loop that speaks to the server: it sends upload after upload, and after an accident both sides compare.
+// The loop of exchanges: it sends uploads one by one, and compares sums with the server after an accident.
 
 import { isChange } from "./agent.js";
 import { BadReply, Refused, computePause, fetchTerms } from "./client.js";
@@ -13,8 +13,8 @@ import { follow, renumber, settle, withdraw } from "./ledger.js";
  */
 
 /**
- * Sends the uploads of an agent, one at a time, oldest first. Of several tabs, the one that holds the lock does it, and when it
- * ends or dies the next one goes on. ``trouble`` says why it waits or what went wrong last, null if nothing did.
+ * The exchanges of an agent, one upload at a time, oldest first. One tab holds the lock and exchanges; when it ends or dies,
+ * the next one takes over. ``trouble`` is the last problem, or null.
  */
 export class ExchangeLoop {
   /** @type {string | null} */
@@ -34,22 +34,22 @@ export class ExchangeLoop {
     this.#saved = saved;
     this.#client = client;
     this.#pauses = pauses;
-    saved.addEventListener("change", () => this.#tell("change"));
+    saved.addEventListener("change", () => this.#dispatch("change"));
     saved.store.listen((note) => {
-      if (note.isWake) this.#tell("wake");
-      if (!this.#isLeader && note.trouble !== undefined) this.#say(note.trouble);
+      if (note.isWake) this.#dispatch("wake");
+      if (!this.#isLeader && note.trouble !== undefined) this.#setTrouble(note.trouble);
     });
     this.start();
   }
 
-  /** Speak from now on, as soon as no other tab does. */
+  /** Start exchanging, as soon as no other tab does. */
   start() {
     this.#stop = new AbortController();
     this.#ended = this.#saved.store.hold("exchanges", this.#stop.signal, () => this.#run()).catch(() => {});
   }
 
   /**
-   * Wait until nothing is left to send or to compare; false after ``seconds``. Whoever waits by its own patience tries at once.
+   * Retry now, and wait until nothing is left to send or to compare; false after ``seconds``.
    * @param {number} [seconds]
    */
   async flush(seconds = Infinity) {
@@ -58,26 +58,26 @@ export class ExchangeLoop {
     while (!this.#isDone()) {
       const left = deadline - Date.now();
       if (left <= 0 || this.#stop.signal.aborted) return false;
-      await this.#wait(Math.min(left, 1000)); // a tab that does not speak looks again
+      await this.#wait(Math.min(left, 1000)); // a tab without the lock polls
       await this.#saved.refresh();
     }
     return true;
   }
 
-  /** End the loop, after the request that is under way. */
+  /** Stop the loop after the request in flight. */
   async stop() {
     this.#stop.abort(new Error("closed"));
     await this.#ended;
   }
 
-  /** Try again now, in whichever tab speaks: somebody waits, the page is about to be hidden, or the network is back. */
+  /** Retry now, in the tab that holds the lock: a caller waits, the page is about to be hidden, or the network is back. */
   wake() {
-    this.#tell("wake");
+    this.#dispatch("wake");
     this.#saved.store.notify({ isWake: true });
   }
 
   /** @param {"change" | "wake"} name */
-  #tell(name) {
+  #dispatch(name) {
     this.#changes.dispatchEvent(new Event(name));
   }
 
@@ -91,14 +91,14 @@ export class ExchangeLoop {
   }
 
   /** @param {string | null} trouble */
-  #say(trouble) {
+  #setTrouble(trouble) {
     if (trouble === this.trouble) return;
     this.trouble = trouble;
     if (this.#isLeader) this.#saved.store.notify({ trouble });
     if (trouble !== null) this.#saved.reportTrouble(trouble);
   }
 
-  /** Wait for a change, a call to wake, the end, or so many milliseconds. @param {number} milliseconds @param {string[]} [names] */
+  /** Wait for an event, the end, or a number of milliseconds. @param {number} milliseconds @param {string[]} [names] */
   #wait(milliseconds, names = ["change", "wake"]) {
     return new Promise((resolve) => {
       const end = new AbortController(), options = { signal: end.signal };
@@ -130,7 +130,7 @@ export class ExchangeLoop {
         this.#finish();
       } catch (error) {
         failures += 1;
-        this.#say(await this.#recover(error));
+        this.#setTrouble(await this.#recover(error));
         this.#finish();
         await this.#pause(computePause(failures, this.#pauses, 0), error instanceof Refused ? error.retryAfter : 0);
       }
@@ -140,13 +140,13 @@ export class ExchangeLoop {
 
   #finish() {
     this.#isBusy = false;
-    this.#tell("change");
+    this.#dispatch("change");
   }
 
-  /** @param {number} seconds @param {number} retryAfter what the server asked for, which nobody cuts short */
+  /** @param {number} seconds @param {number} retryAfter the server's minimum, which ``wake`` does not cut short */
   async #pause(seconds, retryAfter) {
     if (retryAfter > 0) return this.#wait(1000 * Math.max(seconds, retryAfter), []);
-    const isOffline = globalThis.navigator?.onLine === false; // then only 'online' is worth another try
+    const isOffline = globalThis.navigator?.onLine === false; // then wait for the event 'online'
     return this.#wait(1000 * (isOffline ? Math.max(seconds, this.#pauses[1]) : seconds), ["wake"]);
   }
 
@@ -154,14 +154,14 @@ export class ExchangeLoop {
   async #work(failures) {
     const saved = this.#saved, [upload] = saved.state.outbox;
     if (upload) {
-      this.#say(await this.#send(upload));
+      this.#setTrouble(await this.#send(upload));
     } else {
       const standing = await this.#client.fetchStanding(), note = await saved.change((state) => settle(state, standing, saved.policy));
-      if (note !== null || failures) this.#say(note);
+      if (note !== null || failures) this.#setTrouble(note);
     }
   }
 
-  /** Send an upload, and learn from its answer; returns what was wrong with that, if anything. @param {Upload} upload */
+  /** Send an upload and take its answer; return the problem, if any. @param {Upload} upload */
   async #send(upload) {
     const saved = this.#saved, client = this.#client;
     await saved.store.sync();
@@ -175,11 +175,11 @@ export class ExchangeLoop {
       return `upload ${upload.sequence} was counted, but ${error.message}`;
     }
     const trouble = await saved.receive(upload, answer);
-    if (trouble === null && answer.terms_id !== saved.state.welcome.terms.terms_id) await this.#refreshTerms();
+    if (trouble === null && answer.terms_id !== saved.state.enrolment.terms.terms_id) await this.#refreshTerms();
     return trouble;
   }
 
-  /** Mend what can be mended after a failure, before the next try; returns what to say of it. @param {unknown} error */
+  /** Recover from a failure before the next attempt; return the problem in one line. @param {unknown} error */
   async #recover(error) {
     const line = error instanceof Error ? error.message : String(error);
     if (!(error instanceof Refused)) return line;
@@ -191,11 +191,11 @@ export class ExchangeLoop {
     }
   }
 
-  /** Do what a refusal asks for; most ask for patience alone. @param {Refused} refusal */
+  /** Act on a refusal; most need only another attempt. @param {Refused} refusal */
   async #answerRefusal({ reason }) {
     const saved = this.#saved, client = this.#client, [upload] = saved.state.outbox;
-    if (reason === "unrecognised") await this.#enrol({ credential: saved.state.welcome.credential }); // forgotten, or lost by a restore
-    if (reason === "revoked") await this.#enrol({ withNewKey: true }); // what it taught stays with the server
+    if (reason === "unrecognised") await this.#enrol({ credential: saved.state.enrolment.credential }); // forgotten, or lost by a restored server
+    if (reason === "revoked") await this.#enrol({ withNewKey: true }); // its uploads stay at the server
     if (!upload) return;
     if (reason === "conflict") await this.#renumber(upload, await client.fetchStanding()); // a copy of this store has used the number
     if (reason === "superseded") await this.#resolveSuperseded(upload);
@@ -208,19 +208,19 @@ export class ExchangeLoop {
     return this.#saved.change((state) => ({ state: renumber(state, upload, standing, this.#saved.policy) }));
   }
 
-  /** @param {Upload} upload @param {{isLost: boolean}} fate */
+  /** @param {Upload} upload @param {{isLost: boolean}} options */
   #withdraw(upload, { isLost }) {
     return this.#saved.change((state) => ({ state: withdraw(state, upload, isLost, this.#saved.policy) }));
   }
 
-  /** Enrol again, and go on under the number that the server gives. @param {Parameters<typeof enrol>[3]} grounds */
-  async #enrol(grounds) {
-    const { store } = this.#saved, { version } = await store.hold("enrolment", undefined, () => enrol(store, this.#client.transport, (terms) => this.#saved.followTerms(terms), grounds));
+  /** Enrol again under the server's new number. @param {Parameters<typeof enrol>[3]} claim */
+  async #enrol(claim) {
+    const { store } = this.#saved, { version } = await store.hold("enrolment", undefined, () => enrol(store, this.#client.transport, (terms) => this.#saved.followTerms(terms), claim));
     store.notify({ version });
     await this.#saved.refresh();
   }
 
-  /** Decide by the sums whether a folded upload is this one; it is given up where they leave that open. @param {Upload} upload */
+  /** Decide by the sums whether the server has counted an upload before it folded the log; drop it if in doubt. @param {Upload} upload */
   async #resolveSuperseded(upload) {
     const standing = await this.#client.fetchStanding(), saved = this.#saved;
     const excess = isChange(upload) ? Math.min(0, standing.last_change - upload.sequence)
@@ -230,7 +230,7 @@ export class ExchangeLoop {
     else await this.#withdraw(upload, { isLost: true });
   }
 
-  /** Follow the terms that the server has now: another policy or constants, with the agent's own statistics. */
+  /** Fetch the server's terms, and continue under them with the same statistics. */
   async #refreshTerms() {
     const terms = await fetchTerms(this.#client.transport);
     await this.#saved.change((state) => ({ state: follow(state, { terms }) }));

@@ -1,4 +1,4 @@
-// Triggers: when an agent speaks to the server. A trigger looks at an occasion and returns a cause, or null.
+// Triggers of uploads. A trigger maps an occasion to a cause, or null.
 
 import { log } from "./linear.js";
 import { computeGrowth } from "./ridge.js";
@@ -9,8 +9,7 @@ import { computeGrowth } from "./ridge.js";
  */
 
 /**
- * What a trigger may look at, at the end of a round: t, the round's uniform number, how often the user has come,
- * the last download and what was learned since.
+ * The inputs of a trigger at the end of a round: t, a uniform number, the user's arrivals, the last download and the buffer.
  * @typedef {{round: number, draw: number, arrivals: number, download: Ridge,
  *   buffer: Statistics}} Occasion
  * @typedef {"determinant" | "auxiliary" | "forced" | "synchronisation" | "change"} Cause
@@ -27,17 +26,17 @@ export const determinant = (alphaC) => ({ download, buffer }) =>
 /** Algorithm 2, line 13, second half: p < p_t = scale ln(t) / t. @param {number} scale @returns {Trigger} */
 export const auxiliary = (scale) => ({ draw, round }) => (draw < Math.min(1, (scale * log(round)) / round) ? "auxiliary" : null);
 
-/** Fires at the 1st, 2nd, 4th, 8th, ... arrival of the user. @type {Trigger} */
+/** Fire at the 1st, 2nd, 4th, 8th, ... arrival of the user. @type {Trigger} */
 export const doubling = ({ arrivals }) => {
   let odd = arrivals;
   while (odd % 2 === 0 && odd > 0) odd /= 2;
   return odd === 1 ? "forced" : null;
 };
 
-/** Fires in every round. @type {Trigger} */
+/** Fire in every round. @type {Trigger} */
 export const always = () => "forced";
 
-/** Fires when one of them does; the first that fires is the cause. @param {...Trigger} triggers @returns {Trigger} */
+/** Fire when one of the triggers fires; the first one gives the cause. @param {...Trigger} triggers @returns {Trigger} */
 export const anyOf = (...triggers) => (occasion) => {
   for (const trigger of triggers) {
     const cause = trigger(occasion);
@@ -47,7 +46,7 @@ export const anyOf = (...triggers) => (occasion) => {
 };
 
 /**
- * Fires when the trigger does, but never with fewer observations: an upload of one would reveal it.
+ * Fire when the trigger does, but never with fewer observations: an upload of one would reveal it.
  * @param {Trigger} trigger @param {number} observations @returns {Trigger}
  */
 export const atLeast = (trigger, observations) => (occasion) => (occasion.buffer.count >= observations ? trigger(occasion) : null);

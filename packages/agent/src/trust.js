@@ -1,5 +1,5 @@
-// Trust at the agent: how far its own clicks support what the server answered, and the noise that its clicks have. The order of
-// operations is that of fedcascade.federation.trust, so every result has the bits of the Python agent.
+// Trust: the weight of the server's prior at an agent, and the noise of the agent's clicks. The order of operations is that of
+// fedcascade.federation.trust, so results equal the Python agent's to the bit.
 
 import { computeLeverage, computeLogDet, exp, factoriseShifted, log } from "./linear.js";
 import { subtract, zero } from "./statistics.js";
@@ -10,34 +10,34 @@ import { subtract, zero } from "./statistics.js";
  */
 
 /**
- * ``every`` is how many own rounds are between two weighings, ``lambda`` the ridge's.
+ * ``every`` is the number of own rounds between two weighings, ``lambda`` the ridge's.
  * @typedef {{every: number, lambda: number}} Trust
  */
 /**
- * An agent's own data, apart from what others sent: all that it observed; what others added to the last download, without counts;
- * the variance of a click in that download's units; the weight of others' part; the standard deviation of an own click; and,
- * where the agent looks for drift, what it observed in the order of time.
+ * An agent's own data, apart from others' data: ``total`` of all observations; ``others``, others' part of the last download,
+ * without counts; ``noise``, the variance of a click in that download; ``weight`` of others' part; standard ``deviation`` of an
+ * own click; and, with drift detection, the ``timeline`` of observations.
  * @typedef {{total: Statistics, others: Statistics, noise: number, weight: number, deviation: number,
  *   timeline: Timeline | null}} OwnData
  */
 
-const WEIGHTS = [1, 0.25, 0.0625, 0]; // of the server's prior, that are compared
+const WEIGHTS = [1, 0.25, 0.0625, 0]; // candidate weights of the server's prior
 const LOG_ODDS_OF_NONE = 3.5; // prior log-odds of weight 0 against each other weight
-const TYPICAL_CLICKS = 2, TYPICAL_COUNT = 4; // added to the data, so that the variance starts at 1/4
-const LEAST_NOISE = 1e-3; // the variance where nearly nothing, or nearly everything, is clicked
+const TYPICAL_CLICKS = 2, TYPICAL_COUNT = 4; // pseudo-counts: the variance starts at 1/4
+const LEAST_NOISE = 1e-3; // smallest variance of a click
 
-/** Own data of which nothing was downloaded. @param {Statistics} total @param {Timeline | null} timeline @returns {OwnData} */
+/** Return own data without a download. @param {Statistics} total @param {Timeline | null} timeline @returns {OwnData} */
 export const beginOwnData = (total, timeline) =>
   ({ total, others: zero(total.moment.length), noise: 0.25, weight: 0, deviation: 0.5, timeline });
 
-/** The variance of a click. @param {{count: number, clicks: number}} statistics */
+/** Estimate the variance of a click. @param {{count: number, clicks: number}} statistics */
 export function estimateNoise({ count, clicks }) {
   const rate = (clicks + TYPICAL_CLICKS) / (count + TYPICAL_COUNT);
   return Math.max(LEAST_NOISE, rate * (1 - rate));
 }
 
 /**
- * Own data after a download; ``pending`` is own data that the server did not have.
+ * Split others' data from a download; ``pending`` are own data that the server did not have.
  * @param {OwnData} own @param {Statistics} download @param {Statistics} pending @returns {OwnData}
  */
 export function splitDownload(own, download, pending) {
@@ -46,7 +46,7 @@ export function splitDownload(own, download, pending) {
 }
 
 /**
- * Own data, and what to decide with beside ``pending``: own data, and the prior at the weight that own clicks support.
+ * Weigh others' data; return own data, and the download to decide with.
  * @param {OwnData} own @param {Trust} trust @param {Statistics} pending @returns {{own: OwnData, download: Statistics}}
  */
 export function weighOthers(own, trust, pending) {
@@ -73,7 +73,7 @@ function sumDiagonal(gram, d) {
 }
 
 /**
- * The log marginal likelihood of clicks for theta ~ N(0, variance / prior I).
+ * Compute the log marginal likelihood of clicks for theta ~ N(0, variance / prior I).
  * @param {{gram: Float64Array, moment: Float64Array}} statistics @param {number} variance of a click @param {number} prior
  */
 export function measureEvidence({ gram, moment }, variance, prior) {
@@ -82,7 +82,7 @@ export function measureEvidence({ gram, moment }, variance, prior) {
 }
 
 /**
- * The posterior mean of the weights, given own clicks.
+ * Compute the posterior mean of the weights, given own clicks.
  * @param {Statistics} own @param {{gram: Float64Array, moment: Float64Array}} others @param {number} variance @param {number} prior
  */
 function averageWeight(own, others, variance, prior) {
@@ -103,8 +103,8 @@ function averageWeight(own, others, variance, prior) {
 }
 
 /**
- * The part of a download that an agent can use: its own data alone, where the rest cannot be others' data. The server holds
- * other data of this agent than it has sent then, and both will compare.
+ * Return the usable part of a download: all of it, or own data if the rest is no valid prior. The server then holds other data
+ * of this agent than the agent has sent, and both compare sums later.
  * @param {OwnData} own @param {Trust} trust @param {Statistics} download @param {Statistics} pending
  */
 export function trimDownload({ total }, { lambda }, download, pending) {

@@ -1,4 +1,4 @@
-// What travels between agents and a server: MessagePack, and the messages of protocol 2 (docs/reference-wire.md).
+// MessagePack, and the messages of protocol 2 (docs/reference-wire.md).
 
 import { AgentError, require } from "./checks.js";
 import { packNumbers } from "./statistics.js";
@@ -14,7 +14,7 @@ const MOST_DEPTH = 8;
  * @typedef {{agent: number, enrolled: number, epoch: string, proof: Uint8Array}} Credential
  * @typedef {{protocol: number, policy: string, constants: Record<string, any>, dimension: number, longest_list: number,
  *   min_observations: number, terms_id: string}} Terms
- * @typedef {{agent: number, terms: Terms, credential: Credential | null}} Welcome
+ * @typedef {{agent: number, terms: Terms, credential: Credential | null}} EnrolmentAnswer
  * @typedef {{count: number, clicks: number, rounds: number, system_rounds: number, agents: number, numbers: Uint8Array}} Pooled
  * @typedef {Pooled & {sequence: number, group_agents: number, held_count: number, held_rounds: number, terms_id: string,
  *   receipt: Receipt}} Answer
@@ -22,7 +22,7 @@ const MOST_DEPTH = 8;
  *   epoch: string, credential: Credential}} Standing
  */
 
-/** A number that travels as float64 though it may be whole. */
+/** A number that is encoded as float64 even if it is an integer. */
 class Float {
   /** @param {number} value */
   constructor(value) {
@@ -31,7 +31,7 @@ class Float {
 }
 
 /**
- * Encode null, whole numbers, strings, bytes, and arrays and objects of fewer than 16 entries as MessagePack, as short as can be.
+ * Encode null, integers, strings, bytes, and arrays and objects of fewer than 16 entries in the shortest MessagePack.
  * @param {any} value @returns {Uint8Array<ArrayBuffer>}
  */
 export function encode(value) {
@@ -42,11 +42,11 @@ export function encode(value) {
 }
 
 /**
- * Write a length or number: added to ``fixed`` if it is below ``small``, else behind a marker, in 1, 2, 4 or 8 bytes.
+ * Write a length or number: added to ``fixed`` if it is below ``small``, else after a marker, in 1, 2, 4 or 8 bytes.
  * @param {number[]} bytes @param {number} value @param {number} fixed @param {number} small @param {number} marker of 1 byte
  */
 function writeSized(bytes, value, fixed, small, marker) {
-  require(Number.isSafeInteger(value) && value >= 0, `only whole numbers >= 0 travel here, got ${value}`);
+  require(Number.isSafeInteger(value) && value >= 0, `a number must be an integer >= 0, got ${value}`);
   if (value < small) bytes.push(fixed + value);
   else {
     const power = [2 ** 8, 2 ** 16, 2 ** 32].filter((limit) => value >= limit).length;
@@ -75,7 +75,7 @@ function write(value, bytes) {
 }
 
 /**
- * Decode one value of MessagePack; what is cut short, too deep or followed by anything is refused.
+ * Decode one value of MessagePack; reject a body that is too short, too deep or too long.
  * @param {Uint8Array} bytes @returns {any}
  */
 export function decode(bytes) {
@@ -133,7 +133,7 @@ export function decode(bytes) {
     }
   };
   const value = read(0);
-  require(at === bytes.length, "something follows the body");
+  require(at === bytes.length, "the body is too long");
   return value;
 }
 
@@ -148,18 +148,18 @@ const RECEIPT = { epoch: isText, position: isWhole, proof: isBytes };
 const CREDENTIAL = { agent: isWhole, enrolled: isNumber, epoch: isText, proof: isBytes };
 const TERMS = { policy: isText, constants: isObject, dimension: isWhole, longest_list: isWhole, min_observations: isWhole, terms_id: isText };
 const COUNTS = { count: isWhole, clicks: isWhole, rounds: isWhole, numbers: isBytes };
-/** @type {Record<"answer" | "standing" | "terms" | "welcome", Shape>} */
+/** @type {Record<"answer" | "standing" | "terms" | "enrolment", Shape>} */
 const SHAPES = {
   answer: { ...COUNTS, sequence: isWhole, system_rounds: isWhole, agents: isWhole, group_agents: isWhole, held_count: isWhole,
     held_rounds: isWhole, terms_id: isText, receipt: RECEIPT },
   standing: { ...COUNTS, last_sequence: isWhole, last_change: isWhole, epoch: isText, credential: CREDENTIAL },
   terms: TERMS,
-  welcome: { agent: isWhole, terms: TERMS },
+  enrolment: { agent: isWhole, terms: TERMS },
 };
 
 /**
- * Decode a message of a server; refuse one that lacks a field or has another kind in it.
- * @param {"answer" | "standing" | "terms" | "welcome"} kind @param {Uint8Array} body @returns {any}
+ * Decode a message of a server; reject missing fields and wrong types.
+ * @param {"answer" | "standing" | "terms" | "enrolment"} kind @param {Uint8Array} body @returns {any}
  */
 export function decodeMessage(kind, body) {
   const message = decode(body);
@@ -171,13 +171,13 @@ export function decodeMessage(kind, body) {
 function checkShape(name, value, shape) {
   require(isObject(value), `the server's ${name} is not a message`);
   for (const [field, expected] of Object.entries(shape)) {
-    if (typeof expected === "function") require(expected(value[field]), `the server's ${name} has no good ${field}`);
+    if (typeof expected === "function") require(expected(value[field]), `the server's ${name} has an invalid ${field}`);
     else checkShape(`${name}.${field}`, value[field], expected);
   }
 }
 
 /**
- * The bytes of an upload.
+ * Encode an upload.
  * @param {Upload} upload
  * @param {Receipt | null} receipt the server's last one
  */
@@ -194,13 +194,13 @@ function packCredential(credential) {
 }
 
 /**
- * What entitles an agent to enrol, as its signature covers it.
+ * Encode the token and the credential of an enrolment, for its signature.
  * @param {string | null} token @param {Credential | null} credential
  */
-export const encodeGrounds = (token, credential) => encode([token, packCredential(credential)]);
+export const encodeEnrolmentClaim = (token, credential) => encode([token, packCredential(credential)]);
 
 /**
- * The bytes of an enrolment.
+ * Encode an enrolment.
  * @param {{publicKey: Uint8Array, created: number, proof: Uint8Array, token: string | null, credential: Credential | null}} enrolment
  */
 export function encodeEnrolment({ publicKey, created, proof, token, credential }) {

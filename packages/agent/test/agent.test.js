@@ -18,10 +18,10 @@ const ITEMS = [[0.5, 0.5], [0.5, -0.5], [0.1, 0.9]];
 const TERMS = { policy: "population", constants: { alpha_c: 5, lambda_: 4, beta: 1, confidence: "constant" }, dimension: 2, longest_list: 50,
   min_observations: 1, terms_id: "t" };
 
-async function makeAgent(wishes = {}, terms = TERMS) {
+async function makeAgent(options = {}, terms = TERMS) {
   const store = new MemoryStore(), state = beginSaved({ agent: 7, terms, credential: null }, begin(2));
   await store.update([], () => ({ puts: [["state", state]] }));
-  return new SavedAgent(store, state, wishes);
+  return new SavedAgent(store, state, options);
 }
 
 test("a list waits for feedback, late and once", async () => {
@@ -34,7 +34,7 @@ test("a list waits for feedback, late and once", async () => {
 
 test("a list expires by number and by time", async () => {
   const agent = await makeAgent({ keepLists: 2 }), [first, second] = [1, 2, 3].map(() => agent.recommend(ITEMS));
-  await assert.rejects(agent.feedback(first, { clicked: 0 }), /2 others were shown/);
+  await assert.rejects(agent.feedback(first, { clicked: 0 }), /expires after 2 newer ones/);
   await agent.feedback(second, { clicked: 0 });
   assert.deepEqual((await agent.openLists()).length, 1);
 });
@@ -47,7 +47,7 @@ test("a list expires by time, and its features go with the next one", async () =
   assert.deepEqual(await agent.openLists(), [first, second].map(({ impression, items }, at) => ({ impression, items, shownAt: 1e9 + 50_000 * at })));
   time += 50_000;
   assert.deepEqual((await agent.openLists()).map(({ impression }) => impression), [second.impression]);
-  await assert.rejects(agent.feedback(first, { clicked: 0 }), /has no open list 1-\w+: a list waits until 1024 others were shown, 1 days at most/);
+  await assert.rejects(agent.feedback(first, { clicked: 0 }), /has no open list 1-\w+: a list expires after 1024 newer ones or 1 days/);
   agent.recommend(ITEMS);
   assert.deepEqual((await agent.store.readLists()).map(([[arrival]]) => arrival), [2, 3]);
 });
@@ -118,8 +118,8 @@ test("features are scaled", () => {
 /** A server that enrols everybody, and tells newcomers so much of theta; it keeps the addresses that it was asked at. */
 function makeServer(gram, moment) {
   const addresses = [], told = { gram: Float64Array.from(gram), moment: Float64Array.from(moment) };
-  const download = { count: 0, clicks: 0, rounds: 0, system_rounds: 90, agents: 9, numbers: packNumbers(told) };
-  const body = encode({ protocol: 2, agent: 7, terms: { ...TERMS, protocol: 2 }, credential: null, download });
+  const prior = { count: 0, clicks: 0, rounds: 0, system_rounds: 90, agents: 9, numbers: packNumbers(told) };
+  const body = encode({ protocol: 2, agent: 7, terms: { ...TERMS, protocol: 2 }, credential: null, prior });
   const fetch = async (address) => {
     addresses.push(address);
     return new Response(body, { status: 201, headers: { "content-type": "application/msgpack" } });
@@ -129,13 +129,13 @@ function makeServer(gram, moment) {
 
 test("a newcomer decides with what the server knows of anybody, also after a restart", async (t) => {
   const { addresses, options } = makeServer([12, 0, 0, 12], [0, 8]), store = new MemoryStore();
-  const agent = await connect({ ...options, store }), weight = (1 + 0.25 + 0.0625) / 4; // without clicks, all weights are as probable
+  const agent = await connect({ ...options, store }), weight = (1 + 0.25 + 0.0625) / (3 + Math.exp(3.5)); // the prior mean
   const estimate = [0, (weight * 8) / (weight * (12 + 4) + (1 - weight) * 0.5)];
   t.after(() => agent.close());
-  assert.deepEqual(addresses, ["http://server/v1/agents?download=1"]);
+  assert.deepEqual(addresses, ["http://server/v1/agents?prior=1"]);
   assert.deepEqual([[...agent.estimate], agent.state.rounds, agent.state.agents], [estimate, 90, 9]);
   assert.deepEqual(agent.recommend(ITEMS, { k: 1 }).items, [2]);
-  assert.deepEqual(Object.keys(agent.state.welcome), ["agent", "terms", "credential"]);
+  assert.deepEqual(Object.keys(agent.state.enrolment), ["agent", "terms", "credential"]);
   const [state] = await store.update(["state"], (values) => ({ result: values }));
   assert.deepEqual([...new SavedAgent(store, state).estimate], estimate);
 });

@@ -8,14 +8,14 @@ import { exp, log } from "../src/linear.js";
 import { budget } from "../src/knapsack.js";
 import { perCategory, topK } from "../src/oracles.js";
 import { followTerms } from "../src/policies.js";
-import { beginSaved, follow, renumber, settle, takeWelcome, withdraw } from "../src/ledger.js";
+import { beginSaved, follow, renumber, settle, takePrior, withdraw } from "../src/ledger.js";
 import { computeGrowth, computeScores, getRidge } from "../src/ridge.js";
 import { SavedAgent } from "../src/saved-agent.js";
 import { importSeed, signEnrolment, signRequest } from "../src/sign.js";
 import { isPossible, normalise, observe, packNumbers, readFeatures, unpackStatistics, zero } from "../src/statistics.js";
 import { MemoryStore } from "../src/store.js";
 import { beginOwnData, splitDownload, weighOthers } from "../src/trust.js";
-import { decodeMessage, encodeEnrolment, encodeGrounds, encodeUpload } from "../src/wire.js";
+import { decodeMessage, encodeEnrolment, encodeEnrolmentClaim, encodeUpload } from "../src/wire.js";
 
 const toHex = (bytes) => Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 const fromHex = (text) => Uint8Array.from(text.match(/../g) ?? [], (pair) => parseInt(pair, 16));
@@ -86,11 +86,11 @@ export const CHECKS = {
     const key = await importSeed(fromHex(seed), fromHex(public_key));
     return [await signRequest(key, { ...request, body: fromHex(body) }), headers];
   },
-  async enrolments({ seed, public_key, created, token, credential, grounds, proof, body }) {
+  async enrolments({ seed, public_key, created, token, credential, claim, proof, body }) {
     const key = await importSeed(fromHex(seed), fromHex(public_key)), word = readProof(credential);
-    const signed = encodeGrounds(token, word), signature = await signEnrolment(key, created, signed);
+    const signed = encodeEnrolmentClaim(token, word), signature = await signEnrolment(key, created, signed);
     const message = encodeEnrolment({ publicKey: key.publicKey, created, proof: signature, token, credential: word });
-    return [[toHex(signed), toHex(signature), toHex(message)], [grounds, proof, body]];
+    return [[toHex(signed), toHex(signature), toHex(message)], [claim, proof, body]];
   },
   sessions: playSession,
 };
@@ -99,9 +99,9 @@ export const CHECKS = {
 async function playSession({ terms, min_observations, keep_lists, keep_seconds, steps }) {
   const store = new MemoryStore(), credential = { agent: 7, enrolled: 1.5, epoch: "first", proof: new Uint8Array(16) };
   const state = beginSaved({ agent: 7, terms, credential }, begin(terms.dimension));
-  const wishes = { minObservations: min_observations, keepLists: keep_lists, keepSeconds: keep_seconds, now: () => session.now };
+  const options = { minObservations: min_observations, keepLists: keep_lists, keepSeconds: keep_seconds, now: () => session.now };
   await store.update([], () => ({ puts: [["state", state]] }));
-  const session = { agent: new SavedAgent(store, state, wishes), store, wishes, impressions: new Map(), now: 0 };
+  const session = { agent: new SavedAgent(store, state, options), store, options, impressions: new Map(), now: 0 };
   const computed = [], expected = [];
   for (const step of steps) {
     session.now = step.now;
@@ -137,9 +137,9 @@ const STEPS = {
     await agent.receive(agent.state.outbox[0], null);
     return agent.state.isSettled;
   },
-  async welcome({ agent }, { body }) {
-    await agent.change((state) => ({ state: takeWelcome(state, decodeMessage("welcome", fromHex(body)).download, agent.policy) }));
-    return agent.isWelcomed;
+  async prior({ agent }, { body }) {
+    await agent.change((state) => ({ state: takePrior(state, decodeMessage("enrolment", fromHex(body)).prior, agent.policy) }));
+    return agent.hasPrior;
   },
   settle: async ({ agent }, { body }) => (await agent.change((state) => settle(state, decodeMessage("standing", fromHex(body)), agent.policy))) !== null,
   withdraw: ({ agent }, { is_lost }) => agent.change((state) => ({ state: withdraw(state, state.outbox[0], is_lost, agent.policy), result: null })),
@@ -156,7 +156,7 @@ const STEPS = {
   },
   async renew({ agent, store }, { agent: number }) {
     await store.update(["state"], ([state]) => {
-      const saved = beginSaved({ ...state.welcome, agent: number }, follow(state, { agent: number }));
+      const saved = beginSaved({ ...state.enrolment, agent: number }, follow(state, { agent: number }));
       return { puts: [["state", { ...saved, version: saved.version + 1 }]] };
     });
     await agent.refresh();
@@ -168,7 +168,7 @@ const STEPS = {
   },
   async restart(session) {
     const [state] = await session.store.update(["state"], (values) => ({ result: values }));
-    session.agent = new SavedAgent(session.store, state, session.wishes);
+    session.agent = new SavedAgent(session.store, state, session.options);
     return null;
   },
 };
@@ -178,7 +178,7 @@ const EXPECTED = {
   feedback: ({ upload }) => upload,
   answer: ({ is_settled }) => is_settled,
   skip: ({ is_settled }) => is_settled,
-  welcome: ({ is_welcomed }) => is_welcomed,
+  prior: ({ has_prior }) => has_prior,
   settle: ({ is_lost }) => is_lost,
   withdraw: () => null,
   renumber: () => null,

@@ -50,8 +50,8 @@ def agents(
 
 def show_agents(page: "AgentList", rows: "list[AgentRow]") -> None:
     """Print a table of agents that fits 80 columns, under a line with the totals."""
-    silent = page.enrolled - page.spoken
-    counts = f"{page.enrolled:,} enrolled: {page.spoken:,} with uploads, {silent:,} silent, {page.revoked:,} revoked"
+    idle = page.enrolled - page.active
+    counts = f"{page.enrolled:,} enrolled: {page.active:,} active, {idle:,} idle, {page.revoked:,} revoked"
     summary = f"{counts}; {page.clusters:,} clusters"
     cells = [
         (

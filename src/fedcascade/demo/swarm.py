@@ -50,7 +50,7 @@ class SwarmAgent(Protocol):
     def trouble(self) -> str | None: ...
 
     @property
-    def is_welcomed(self) -> bool: ...
+    def has_prior(self) -> bool: ...
 
     @property
     def recommend(self) -> Callable[..., ShownList]: ...
@@ -113,7 +113,7 @@ def run_swarm(
 
     with (connect_agents or open_pool)(create_tokens(operator, users), problem) as (agents, wait_for_all):
         if on_prior is not None:
-            on_prior(sum(agent.is_welcomed for agent in agents))
+            on_prior(sum(agent.has_prior for agent in agents))
         for t in range(1, options.rounds + 1):
             _play_round(environment, oracle, agents, recorder, t, lockstep=options.lockstep)
             if t == recorder.stops[len(recorder.curve)]:
@@ -180,7 +180,7 @@ def wait_for_pool(pool: AgentPool) -> None:
 def fetch_labels(agents: Sequence[SwarmAgent], operator: OperatorClient) -> NDArray[np.int64]:
     """Ask the server for the groups of agents."""
     overview = operator.fetch_overview()
-    labels = overview.labels if overview.spoken <= MOST_LABELS else _list_labels(operator)
+    labels = overview.labels if overview.active <= MOST_LABELS else _list_labels(operator)
     return order_labels([agent.id for agent in agents], labels)
 
 

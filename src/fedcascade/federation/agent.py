@@ -1,6 +1,6 @@
-"""The agent of one user as values: recommend, observe, perhaps upload, receive (Algorithm 2). No files, no network.
+"""The agent of one user as values: recommend, observe, upload, receive (Algorithm 2). No files, no network.
 
-Each transition is a function from one state to the next. ``packages/agent/src/agent.js`` has the same ones.
+Each transition is a function from one state to the next, as in ``packages/agent/src/agent.js``.
 """
 
 import math
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import require
 from fedcascade.federation.messages import Cause, Download, Upload
-from fedcascade.federation.own_data import DEVIATION, OwnData
+from fedcascade.federation.own_data import OwnData
 from fedcascade.federation.own_data_keeper import OwnDataKeeper, make_policy_data
 from fedcascade.federation.personal import PersonalEstimate
 from fedcascade.federation.policies import Policy
@@ -25,19 +25,18 @@ from fedcascade.learning.oracles import ItemAttributes, Oracle, check_list, read
 from fedcascade.learning.ridge import LinearEstimate, Ridge, compute_log_det
 from fedcascade.learning.statistics import Statistics
 
-# Float32 features of norm 1 may be longer by rounding; what is beyond this was never normalised.
-LARGEST_SQUARE = 1.0 + 1e-5
-# A list without feedback is forgotten once so many others have been shown.
-OPEN_LISTS = 1024
-STATE_FORMAT = 1
-Click = int | Examination | None  # the position that was clicked, counted from 0; all that a user did; or nothing
+LARGEST_SQUARE = 1.0 + 1e-5  # squared norm of features of norm 1 after rounding to float32
+OPEN_LISTS = 1024  # drop a list without feedback after 1024 newer ones
+STATE_FORMAT = 2
+LIST_FIELDS = ("impression", "items", "features", "propensities")  # saved of an open list
+Click = int | Examination | None  # the clicked position, counted from 0; an examination; or no click
 
 
 @dataclass(frozen=True, eq=False)
 class ShownList:
     """A list that an agent showed: the items, first position first, and their features, one row each.
 
-    ``propensities`` are the chances of its items, each given those above it, where the oracle chooses by chance.
+    ``propensities`` are the probabilities of the items, each given those above it, if the oracle explores.
     """
 
     agent: int
@@ -48,11 +47,11 @@ class ShownList:
 
 
 class LocalState(NamedTuple):
-    """What an agent knows; a value, whose arrays are never changed in place.
+    """The state of an agent; its arrays never change in place.
 
-    ``unanswered`` is the sum of what was sent and not answered. ``own`` are its own data, where the policy keeps them
-    apart, and ``personal`` the part of theta that it keeps to itself. ``change_pending`` says that the user has
-    changed, and that no upload has said so yet. ``decision`` is the estimate that it decides with.
+    ``unanswered`` sums the uploads without an answer. ``own`` holds own data if the policy keeps them apart, and
+    ``personal`` the part of theta that is never uploaded. ``change_pending`` marks a changed user whose ``CHANGE``
+    upload has not been sent. ``decision`` is the estimate that scores items.
     """
 
     id: int
@@ -72,7 +71,7 @@ class LocalState(NamedTuple):
 
     @property
     def own_total(self) -> Statistics:
-        """All own data since the last change of the user, where the policy keeps them apart."""
+        """All own data since the last change of the user."""
         assert self.own is not None
         return unpack_row(self.own.total, self.dimension)
 
@@ -81,7 +80,7 @@ Sent = tuple[LocalState, Upload | None]
 
 
 def begin(policy: Policy, dimension: int, id: int = 0) -> LocalState:  # noqa: A002
-    """Return the state of an agent that knows nothing."""
+    """Return the state of an agent without data."""
     nothing, part = Statistics.zero(dimension), policy.personal
     ridge = Ridge(nothing, policy.lambda_)
     own = make_policy_data(policy, (), dimension) if policy.keeps_own_data else None
@@ -90,20 +89,19 @@ def begin(policy: Policy, dimension: int, id: int = 0) -> LocalState:  # noqa: A
 
 
 def decide(policy: Policy, state: LocalState) -> LocalState:
-    """Update the estimate; what was sent but not yet answered still counts as the agent's own."""
+    """Update the estimate from the last download and pending own data."""
     shared = policy.decision.ridge(state.download, sum_pending(state))
     return state._replace(decision=shared if state.personal is None else state.personal.join(shared))
 
 
 def sum_pending(state: LocalState) -> Statistics:
-    """Sum the own data that are not in the last download."""
+    """Sum the own data that the last download does not hold."""
     return state.unanswered + state.buffer if state.unanswered.rounds else state.buffer
 
 
 def compute_beta(policy: Policy, state: LocalState, problem: ProblemSize) -> float:
-    """Compute beta; where scales are learned, the policy's is in standard deviations of a click."""
-    has_scale = state.own is not None and policy.trust is not None
-    deviation = float(state.own.numbers[DEVIATION]) if has_scale else 1.0  # type: ignore[union-attr]
+    """Compute beta; with ``trust``, the policy states it in standard deviations of a click."""
+    deviation = 1.0 if state.own is None or policy.trust is None else float(state.own.deviation[0])
     return deviation * policy.confidence.radius(state.decision, problem)
 
 
@@ -122,23 +120,15 @@ def choose_list(
     scores = state.decision.scores(offered, compute_beta(policy, state, problem))
     chosen = oracle.choose(scores, ties, attributes)
     check_list(chosen, len(offered), oracle.length)
-    measure = getattr(oracle, "propensities", None)  # an ``Explorer`` has it; to ask for the class takes 20 us
+    measure = getattr(oracle, "propensities", None)  # of an ``Explorer``; isinstance of a protocol takes 20 us
     chances = None if measure is None else measure(scores, chosen)
     return ShownList(state.id, state.arrivals + 1, chosen, offered[chosen], chances)
 
 
 def observe(policy: Policy, state: LocalState, shown: ShownList, click: Click, *, round_: int, draw: float) -> Sent:
-    """Algorithm 2, lines 4 to 19: learn from what was clicked, and upload if the trigger says so.
+    """Algorithm 2, lines 4 to 19: learn from a click, and upload if the trigger fires.
 
-    The caller knows that the list has not been learned from before.
-
-    Args:
-        policy: the agent's.
-        state: before the feedback.
-        shown: what ``choose_list`` returned.
-        click: what was clicked.
-        round_: t.
-        draw: the round's uniform number, for triggers that upload by chance.
+    Each list may be observed once. ``round_`` is t, and ``draw`` a uniform number for triggers that upload at random.
     """
     learned = _follow_user(policy, _add_list(policy, state, shown, click), shown, click)
     if learned.change_pending:
@@ -164,7 +154,7 @@ def _add_list(policy: Policy, state: LocalState, shown: ShownList, click: Click)
 
 
 def _follow_user(policy: Policy, state: LocalState, shown: ShownList, click: Click) -> LocalState:
-    """Look for a changed user in the agent's own data, and weigh others' data."""
+    """Detect a changed user in own data, and weigh others' data."""
     if state.own is None:
         return state
     keeper = _keep_own_data(policy, state, *(("total",) if policy.changes is None else ()))
@@ -177,7 +167,7 @@ def _follow_user(policy: Policy, state: LocalState, shown: ShownList, click: Cli
 
 
 def _keep_own_data(policy: Policy, state: LocalState, *changed: str) -> OwnDataKeeper:
-    """Return a keeper of the agent's own data, of which the named arrays are copies that it may change; all if none."""
+    """Return a keeper of own data that may change the named arrays, which are copied; all arrays if none is named."""
     if state.own is None:
         return OwnDataKeeper(policy, state.dimension)
     copies = {name: getattr(state.own, name).copy() for name in changed or OwnData._fields}
@@ -185,18 +175,15 @@ def _keep_own_data(policy: Policy, state: LocalState, *changed: str) -> OwnDataK
 
 
 def _weigh(policy: Policy, state: LocalState) -> LocalState:
-    """Weigh others' data, where the policy does."""
+    """Weigh others' data if the policy has ``trust``."""
     if policy.trust is None:
         return state
-    keeper = _keep_own_data(policy, state, "numbers")
+    keeper = _keep_own_data(policy, state, "weight", "deviation")
     return state._replace(download=Ridge(keeper.weigh(sum_pending(state)), policy.lambda_), own=keeper.data)
 
 
 def restart(policy: Policy, state: LocalState, kept: Statistics) -> LocalState:
-    """Start over for a changed user, keeping ``kept``; a ``CHANGE`` upload becomes pending.
-
-    The buffer then holds all data of the changed user, and nothing was downloaded for it.
-    """
+    """Start over for a changed user, with ``kept`` as the buffer; a ``CHANGE`` upload becomes pending."""
     return decide(policy, _start_over(policy, state, kept))
 
 
@@ -211,13 +198,14 @@ def _start_over(policy: Policy, state: LocalState, kept: Statistics) -> LocalSta
 
 
 def restart_own_data(policy: Policy, state: LocalState, held: Statistics) -> LocalState:
-    """Take what the server holds and what is pending for all own data; others' are known at the next download.
+    """Rebuild own data from ``held`` at the server and pending data; others' data come with the next download.
 
-    A download before the first upload holds others' data alone.
+    A download before the first upload holds others' data only.
     """
     if not policy.keeps_own_data:
         return decide(policy, state._replace(own=None))
-    pending, known, keeper = sum_pending(state), state.download.statistics, _keep_own_data(policy, state)
+    pending, known = sum_pending(state), state.download.statistics
+    keeper = _keep_own_data(policy, state)
     keeper.restart(held + pending)
     if policy.trust is None:
         return decide(policy, state._replace(own=keeper.data))
@@ -227,7 +215,7 @@ def restart_own_data(policy: Policy, state: LocalState, held: Statistics) -> Loc
 
 
 def fits_policy(policy: Policy, own: OwnData | None) -> bool:
-    """Return whether own data are such as the policy keeps; their prior may be none with a smaller lambda."""
+    """Return whether own data have the policy's layout, and their prior is valid under its lambda."""
     if own is None or not policy.keeps_own_data:
         return own is None and not policy.keeps_own_data
     is_alike = own.blocks.shape == make_policy_data(policy, (), own.others_moment.size).blocks.shape
@@ -240,10 +228,7 @@ def is_prior(gram: NDArray[np.float64], lambda_: float) -> bool:
 
 
 def send_buffer(policy: Policy, state: LocalState, cause: Cause) -> tuple[LocalState, Upload]:
-    """Algorithm 1, line 8: send the buffer, and start an empty one.
-
-    With the cause ``CHANGE`` it replaces all earlier uploads.
-    """
+    """Algorithm 1, line 8: send the buffer, and start an empty one."""
     sent = state.buffer
     upload = Upload(agent=state.id, sequence=state.uploads + 1, cause=cause, statistics=sent)
     known = policy.reply_rule.keep_unanswered(state.download.statistics, sent)
@@ -254,7 +239,7 @@ def send_buffer(policy: Policy, state: LocalState, cause: Cause) -> tuple[LocalS
 
 
 def _send_if_due(policy: Policy, state: LocalState, least: int = 1) -> Sent:
-    """Send the buffer if it has ``least`` observations; a ``CHANGE`` upload waits until it hides single ones, too."""
+    """Send the buffer if it has ``least`` observations; a ``CHANGE`` upload also needs the trigger's minimum."""
     floor = max(1, least, policy.trigger.least if state.change_pending else 0)
     if state.buffer.count < floor:
         return state, None
@@ -262,7 +247,7 @@ def _send_if_due(policy: Policy, state: LocalState, least: int = 1) -> Sent:
 
 
 def take_back(policy: Policy, state: LocalState, statistics: Statistics, least: int = 1) -> Sent:
-    """Put what the server has lost back into the buffer, and send that at once if it has ``least`` observations."""
+    """Put statistics back into the buffer, and send it if it has ``least`` observations."""
     fuller = state._replace(buffer=state.buffer + statistics)
     sent, upload = _send_if_due(policy, fuller if fuller.change_pending else _weigh(policy, fuller), least)
     return decide(policy, sent), upload
@@ -271,10 +256,7 @@ def take_back(policy: Policy, state: LocalState, statistics: Statistics, least: 
 def receive(
     policy: Policy, state: LocalState, download: Statistics, unanswered: Statistics | None = None
 ) -> LocalState:
-    """Algorithm 1, line 11: decide with what the server sent from now on.
-
-    ``unanswered`` is what was sent after the upload that this answers; nothing if None.
-    """
+    """Algorithm 1, line 11: replace the download; ``unanswered`` sums the uploads after the answered one."""
     nothing = Statistics.zero(state.dimension) if unanswered is None else unanswered
     after = state._replace(unanswered=nothing)
     if policy.trust is not None:
@@ -284,10 +266,9 @@ def receive(
 
 
 def trim_download(policy: Policy, state: LocalState, download: Statistics, unanswered: Statistics) -> Statistics:
-    """Return the part of a download that an agent can use that weighs others' data.
+    """Return the usable part of a download: all of it, or own data if the rest is no valid prior.
 
-    It is the agent's own data alone, where the rest cannot be others' data: the server holds other data of this agent
-    than it has sent, and both will compare.
+    The rest is invalid if the server holds other data of this agent than the agent has sent. Both compare sums later.
     """
     if policy.trust is None:
         return download
@@ -298,10 +279,7 @@ def trim_download(policy: Policy, state: LocalState, download: Statistics, unans
 
 
 def skip_answer(policy: Policy, state: LocalState, upload: Statistics, unanswered: Statistics) -> LocalState:
-    """Go on with what was known and with an upload that the server has counted: its answer is of no use.
-
-    Others' data stay as they are, in the unit of noise of the download that they came with.
-    """
+    """Count an upload whose answer cannot be used; others' data stay those of the last download."""
     after = state._replace(unanswered=unanswered)
     if policy.trust is not None:
         return decide(policy, _weigh(policy, after))
@@ -309,7 +287,7 @@ def skip_answer(policy: Policy, state: LocalState, upload: Statistics, unanswere
 
 
 def learn_before(policy: Policy, state: LocalState, statistics: Statistics) -> LocalState:
-    """Let what the user did before there was an agent be the agent's own data; ``take_back`` sends it."""
+    """Add the user's history to own data; ``take_back`` sends it."""
     if not policy.keeps_own_data:
         return state
     keeper = _keep_own_data(policy, state)
@@ -318,7 +296,7 @@ def learn_before(policy: Policy, state: LocalState, statistics: Statistics) -> L
 
 
 class Agent:
-    """Serves one user and learns next to it: a state, and the transitions above. It has no network."""
+    """The agent of one user: a state, and the transitions above."""
 
     def __init__(self, *, id: int, policy: Policy, problem: ProblemSize, oracle: Oracle) -> None:  # noqa: A002
         self.policy = policy
@@ -347,10 +325,10 @@ class Agent:
         """Choose a list, and keep it open for ``observe``.
 
         Args:
-            features: one row per item, each of length at most 1.
-            ties: one random word per item; equal scores go by the larger one.
-            categories: a whole number per item, for an oracle that limits how many of a category a list holds.
-            costs: a number per item, for an oracle that keeps lists within a budget.
+            features: one row per item, of norm at most 1.
+            ties: one random word per item; the larger one breaks ties.
+            categories: an integer per item, for the oracle ``PerCategory``.
+            costs: a number per item, for the oracle ``Budget``.
         """
         offered = read_features(features, self.problem.dimension)
         attributes = read_attributes(len(offered), categories, costs)
@@ -363,16 +341,16 @@ class Agent:
         return shown
 
     def observe(self, shown: ShownList, click: Click, *, round_: int, draw: float) -> Upload | None:
-        """Learn from a list that ``recommend`` returned, once; return the upload to send, if there is one."""
-        refusal = "feedback must be for a list that was shown and not yet answered"
+        """Learn once from a list that ``recommend`` returned; return the upload to send, if any."""
         is_open = self._open.get(shown.impression) is shown
-        require(is_open, f"agent {self.id} has no open list like this one: {refusal}")
+        expected = "give feedback once, for a list that this agent has shown"
+        require(is_open, f"agent {self.id} has no open list {shown.impression}: {expected}")
         self.state, upload = observe(self.policy, self.state, shown, click, round_=round_, draw=draw)
         del self._open[shown.impression]
         return upload
 
     def receive(self, download: Download) -> None:
-        """Decide with what the server sent from now on."""
+        """Replace the last download."""
         require(download.agent == self.id, f"this is agent {self.id}, the download is for {download.agent}")
         download.statistics.check(self.problem.dimension)
         self.state = receive(self.policy, self.state, download.statistics)
@@ -382,29 +360,26 @@ class Agent:
         self.state = restart(self.policy, self.state, kept)
 
     def send_buffer(self, cause: Cause) -> Upload:
-        """Send the buffer, because the server collects or because the user has changed."""
+        """Send the buffer, whatever the trigger says."""
         self.state, upload = send_buffer(self.policy, self.state, cause)
         return upload
 
     def take_back(self, statistics: Statistics, least: int) -> Upload | None:
-        """Put statistics into the buffer, and send it at once if it has ``least`` observations."""
+        """Put statistics back into the buffer, and send it if it has ``least`` observations."""
         self.state, upload = take_back(self.policy, self.state, statistics, least)
         return upload
 
     def learn_before(self, statistics: Statistics) -> None:
-        """Let what the user did before there was an agent be the agent's own data; ``take_back`` sends it."""
+        """Add the user's history to own data; ``take_back`` sends it."""
         self.state = learn_before(self.policy, self.state, statistics)
 
     def get_open_list(self, impression: int) -> ShownList:
-        """Return the list of that number, which was shown and has no feedback yet."""
+        """Return a list without feedback by its number."""
         require(impression in self._open, f"agent {self.id} has no open list {impression}")
         return self._open[impression]
 
     def to_state(self) -> dict[str, Any]:
-        """Return what outlives a process, as values and arrays.
-
-        Its number, the policy, the sizes of the problem and the oracle are not part of it.
-        """
+        """Return the state as values and arrays, without id, policy, problem size and oracle."""
         state = self.state
         return {
             "format": STATE_FORMAT,
@@ -416,15 +391,11 @@ class Agent:
             "personal": None if state.personal is None else state.personal.statistics,
             "own_data": None if state.own is None else state.own._asdict(),
             "change_pending": state.change_pending,
-            "shown": [
-                {"impression": shown.impression, "items": shown.items, "features": shown.features,
-                 "propensities": shown.propensities}
-                for shown in self._open.values()
-            ],
-        }  # fmt: skip
+            "shown": [{name: getattr(shown, name) for name in LIST_FIELDS} for shown in self._open.values()],
+        }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what ``to_state`` of an agent with the same policy gave."""
+        """Load the result of ``to_state`` of an agent with the same policy."""
         written, lambda_ = state["format"], self.policy.lambda_
         require(written == STATE_FORMAT, f"the state of an agent must have format {STATE_FORMAT}, got {written}")
         known = {name: state[name] for name in ("arrivals", "uploads", "buffer", "unanswered", "change_pending")}
@@ -436,8 +407,8 @@ class Agent:
 
 
 def read_features(features: ArrayLike, dimension: int) -> NDArray[np.float32]:
-    """Return the features of items on offer; refuse other shapes, and items longer than 1."""
-    with np.errstate(over="ignore"):  # what overflows is refused below
+    """Return the features of items as an array; reject other shapes and norms above 1."""
+    with np.errstate(over="ignore"):  # overflow is rejected below
         offered = np.asarray(features, np.float32)
     good = offered.ndim == 2 and offered.shape[0] > 0 and offered.shape[1] == dimension
     require(good, f"features must have shape (items, {dimension}) with at least one item, got {offered.shape}")
@@ -448,9 +419,9 @@ def read_features(features: ArrayLike, dimension: int) -> NDArray[np.float32]:
 
 
 def _find_only_click(policy: str, length: int, click: Click) -> int | None:
-    """The click of a cascade; refuse more than that where a policy splits each reward between two parts of theta."""
+    """Return the click of a cascade; reject other examinations, which a split theta cannot learn from."""
     if not isinstance(click, Examination):
         return click
     first = click.clicks[0] if click.clicks else None
-    require(click == follow_cascade(length, first), f"{policy} learns from one click, and from what is above it, alone")
+    require(click == follow_cascade(length, first), f"{policy} learns from the first click of a list only")
     return first

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedcascade.checks import NONNEGATIVE, POSITIVE, PROBABILITY, whole_numbers
 from fedcascade.constants import Part, constant
-from fedcascade.federation.own_data import CUSUM, MOST_BLOCKS, OwnData, add_list, add_row, copy_row
+from fedcascade.federation.own_data import MOST_BLOCKS, OwnData, add_list, add_row, copy_row
 from fedcascade.federation.rows import COUNTS, Row
 from fedcascade.learning.noise import estimate_noise
 from fedcascade.numerics import linear
@@ -86,7 +86,7 @@ def follow_list(
             _keep_blocks(own, first)
             return True
     count = own.total.size - COUNTS
-    if own.numbers[CUSUM] > rule.limit and own.total[count] >= own.since[count] + FEWEST:
+    if own.cusum[0] > rule.limit and own.total[count] >= own.since[count] + FEWEST:
         copy_row(own.blocks[0], own.since)
         own.levels[0] = 0
         own.used[0] = 1
@@ -139,7 +139,7 @@ def _keep_blocks(own: OwnData, first: int) -> None:
         add_row(own.total, own.blocks[i - first])
     own.used[0] -= first
     own.since[:] = 0.0
-    own.numbers[CUSUM] = 0.0
+    own.cusum[0] = 0.0
 
 
 @jit_no_refcount
@@ -186,7 +186,7 @@ def _follow_clicks(
     own: OwnData, rule: CompiledDetection, listed: Features, examined: int, click: int, theta: Vector, root: Matrix
 ) -> None:
     """Let the CUSUM see a list; ``since`` then holds the lists from the one on after which it was last 0."""
-    is_zero = own.numbers[CUSUM] == 0.0
+    is_zero = own.cusum[0] == 0.0
     for position in range(examined):
         mean, square = 0.0, 0.0
         for j in range(theta.size):
@@ -200,9 +200,9 @@ def _follow_clicks(
         if lower < LEAST_LIKELY:
             continue
         odds = log(lower / expected) if position == click else log((1.0 - lower) / (1.0 - expected))
-        own.numbers[CUSUM] = max(0.0, own.numbers[CUSUM] + odds)
-        is_zero |= own.numbers[CUSUM] == 0.0
+        own.cusum[0] = max(0.0, own.cusum[0] + odds)
+        is_zero |= own.cusum[0] == 0.0
     if is_zero:
         own.since[:] = 0.0
-    if own.numbers[CUSUM] > 0.0:
+    if own.cusum[0] > 0.0:
         add_list(own.since, listed, examined, click)

@@ -1,4 +1,4 @@
-"""The only two things that cross between an agent and the server."""
+"""The two messages between an agent and the server."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,7 +10,7 @@ from fedcascade.learning.statistics import Statistics
 
 
 class Cause(StrEnum):
-    """Why an exchange took place."""
+    """The reason for an exchange."""
 
     DETERMINANT = "determinant"
     AUXILIARY = "auxiliary"
@@ -22,9 +22,9 @@ class Cause(StrEnum):
 
 @dataclass(kw_only=True)  # and each field Final, as in ``Statistics``
 class Upload:
-    """What an agent learned since its last upload (Algorithm 1, line 8); its ``sequence``-th one, from 1 on.
+    """The statistics of an agent since its last upload (Algorithm 1, line 8). ``sequence`` counts from 1.
 
-    An upload whose cause is ``CHANGE`` replaces everything that the agent uploaded before: its user has changed.
+    An upload with the cause ``CHANGE`` replaces all earlier ones: the user has changed.
     """
 
     agent: Final[int]
@@ -39,11 +39,10 @@ class Upload:
 
 @dataclass(kw_only=True)
 class Download:
-    """The pooled statistics of an agent's group (Algorithm 1, line 10), and how far the system is.
+    """The pooled statistics of an agent's group (Algorithm 1, line 10), and the server's counts of rounds and agents.
 
-    The paper sends Sigma and theta; gram and moment are the same information and also let an agent add data
-    of its own. ``rounds`` and ``agents`` are what the server knows of: an agent without a global clock
-    extrapolates the round from them.
+    The paper sends Sigma and theta; gram and moment hold the same information, and an agent can add its own data to
+    them. An agent without a global clock extrapolates the round from ``rounds`` and ``agents``.
     """
 
     agent: Final[int]
@@ -60,7 +59,7 @@ Messages = tuple[tuple[Upload, ...], tuple[Download, ...]]  # of one exchange
 
 
 def count_payload_bytes(dimension: int) -> int:
-    """The bytes of one message: half of the symmetric gram, the moment and five whole numbers, 8 bytes each.
+    """Count the bytes of a message: the gram's upper triangle, the moment and five integers, 8 bytes each.
 
     >>> count_payload_bytes(20)
     1880
@@ -69,12 +68,12 @@ def count_payload_bytes(dimension: int) -> int:
 
 
 def describe_upload_ratio(default: float, symbol: str) -> Any:
-    """Describe a field by which uploads are due."""
-    meaning = "an upload is due when the determinant has grown beyond this ratio; 1 is always, inf is never"
+    """Describe a constant that triggers uploads."""
+    meaning = "upload when the determinant has grown by more than this ratio; 1 is always, inf is never"
     return constant(default, meaning=meaning, symbol=symbol, range=RATIO)
 
 
 def describe_push_ratio(default: float, symbol: str) -> Any:
-    """Describe a field by which downloads are due."""
-    meaning = "the server pushes to whose determinant is behind by more than this ratio"
+    """Describe a constant that triggers downloads."""
+    meaning = "the server pushes to agents whose determinant lags behind by more than this ratio"
     return constant(default, meaning=meaning, symbol=symbol, range=RATIO)

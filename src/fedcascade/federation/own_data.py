@@ -1,6 +1,6 @@
-"""An agent's own data, kept apart from what others sent, as arrays that the compiled engine shares.
+"""An agent's own data, kept apart from others' data, as arrays that the compiled engine shares.
 
-They say whether the user has changed (``changes``) and how far to believe others' data (``trust``).
+``changes`` detects drift in them, and ``trust`` weighs others' data by them.
 """
 
 from collections.abc import Sequence
@@ -14,39 +14,48 @@ from fedcascade.numerics.jit import jit, jit_inline
 from fedcascade.numerics.linear import Features, Matrix, Vector
 
 MOST_BLOCKS = 32  # of 8 rounds, doubled every second block: enough for 260,000 rounds of one user
-CUSUM, WEIGHT, NOISE, DEVIATION = 0, 1, 2, 3  # places in OwnData.numbers
+FIRST_NOISE, FIRST_DEVIATION = 0.25, 0.5  # variance and standard deviation of a click with probability 1/2
 Indices = NDArray[np.int64]
 
 
 class OwnData(NamedTuple):
-    """The own data of one agent; of many, where every array has one more axis in front. Rows are those of ``rows.py``.
+    """The own data of one agent, or of many agents along a leading axis. Rows have the layout of ``rows.py``.
 
-    ``total`` is all that the agent observed since the last change of its user. ``blocks`` are the same data in the
-    order of time, of which ``used`` are filled; block i holds 2^levels[i] times as many rounds as a new one. ``since``
-    is what was observed since the CUSUM was last 0. ``others_gram`` and ``others_moment`` are what others added to the
-    last download.
+    ``total`` sums all observations since the last change of the user. ``blocks`` hold the same data in the order of
+    time; block i covers 2^levels[i] times as many rounds as a new one. ``since`` sums the observations since the CUSUM
+    was last 0. ``others_gram`` and ``others_moment`` are others' part of the last download.
     """
 
     total: Row
     blocks: Rows
     levels: Indices
-    used: Indices  # one number
+    used: Indices  # one number: the blocks that are filled
     since: Row
     others_gram: Matrix
     others_moment: Vector
-    numbers: Vector  # CUSUM, WEIGHT, NOISE of the last download, DEVIATION of a click
+    cusum: Vector  # one number, like the following
+    weight: Vector  # of others' data
+    noise: Vector  # variance of a click in the last download
+    deviation: Vector  # standard deviation of a click
 
 
 def make_own_data(shape: Sequence[int], dimension: int, *, has_blocks: bool) -> OwnData:
-    """The data of agents that have seen nothing, one for each place of ``shape``; () for one agent."""
-    lead, width, blocks = tuple(shape), compute_width(dimension), MOST_BLOCKS if has_blocks else 0
-    numbers = np.zeros((*lead, 4))
-    numbers[..., NOISE], numbers[..., DEVIATION] = 0.25, 0.5
+    """Make the empty data of agents in an array of this shape; () for one agent."""
+    lead, width = tuple(shape), compute_width(dimension)
+    blocks = MOST_BLOCKS if has_blocks else 0
     return OwnData(
-        np.zeros((*lead, width)), np.zeros((*lead, blocks, width)), np.zeros((*lead, blocks), np.int64),
-        np.zeros((*lead, 1), np.int64), np.zeros((*lead, width)), np.zeros((*lead, dimension, dimension)),
-        np.zeros((*lead, dimension)), numbers,
-    )  # fmt: skip
+        total=np.zeros((*lead, width)),
+        blocks=np.zeros((*lead, blocks, width)),
+        levels=np.zeros((*lead, blocks), np.int64),
+        used=np.zeros((*lead, 1), np.int64),
+        since=np.zeros((*lead, width)),
+        others_gram=np.zeros((*lead, dimension, dimension)),
+        others_moment=np.zeros((*lead, dimension)),
+        cusum=np.zeros((*lead, 1)),
+        weight=np.zeros((*lead, 1)),
+        noise=np.full((*lead, 1), FIRST_NOISE),
+        deviation=np.full((*lead, 1), FIRST_DEVIATION),
+    )
 
 
 @jit_inline

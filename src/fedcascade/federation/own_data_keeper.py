@@ -1,4 +1,4 @@
-"""The readable side of ``own_data``: what an agent keeps of its own data, apart from what others sent."""
+"""The keeper of an agent's own data: drift detection and weights of others' data, on the arrays of ``own_data``."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from fedcascade.checks import require
 from fedcascade.federation.changes import follow_list
-from fedcascade.federation.own_data import DEVIATION, NOISE, WEIGHT, OwnData, add_click, make_own_data
+from fedcascade.federation.own_data import FIRST_DEVIATION, FIRST_NOISE, OwnData, add_click, make_own_data
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.rows import pack_row, unpack_row
 from fedcascade.federation.trust import is_due, split_download, weigh_others
@@ -18,17 +18,12 @@ from fedcascade.learning.statistics import Statistics
 
 
 def make_policy_data(policy: Policy, shape: Sequence[int], dimension: int) -> OwnData:
-    """The own data of agents of a policy that have seen nothing."""
+    """Make the empty own data of agents that run a policy."""
     return make_own_data(shape, dimension, has_blocks=policy.changes is not None)
 
 
-def require_one_click(seen: Examination) -> None:
-    """Refuse what a user did who clicked several items of a list."""
-    require(len(seen.clicks) <= 1, "change detection learns from one click of a list")
-
-
 class OwnDataKeeper:
-    """Follows the lists of one user: finds changes, and weighs what others sent. It changes ``data`` in place."""
+    """Own data of one user, with drift detection and weights of others' data. ``data`` changes in place."""
 
     def __init__(self, policy: Policy, dimension: int, data: OwnData | None = None) -> None:
         self.dimension = dimension
@@ -43,18 +38,18 @@ class OwnDataKeeper:
 
     @property
     def weight(self) -> float:
-        """How much others' data count."""
-        return float(self.data.numbers[WEIGHT])
+        """The weight of others' data."""
+        return float(self.data.weight[0])
 
     @property
     def deviation(self) -> float:
-        """Standard deviation of a click, by which beta is scaled; 1 where scales are not learned."""
-        return 1.0 if self._trust is None else float(self.data.numbers[DEVIATION])
+        """Standard deviation of a click, which scales beta; 1 if the policy learns no scale."""
+        return 1.0 if self._trust is None else float(self.data.deviation[0])
 
     def follow(self, listed: NDArray[np.float32], seen: Examination, chosen_with: LinearEstimate) -> bool:
-        """Learn from a list; returns whether the user has changed. ``total`` is then what belongs to the new one."""
+        """Learn from a list and return whether the user has changed; ``total`` then holds the changed user's data."""
         if self._detection is not None:
-            require_one_click(seen)
+            require(len(seen.clicks) <= 1, "change detection learns from one click of a list")
         click, *others = seen.clicks or (-1,)
         features = np.ascontiguousarray(listed, np.float32)
         theta, root = chosen_with.theta, chosen_with.root
@@ -65,11 +60,11 @@ class OwnDataKeeper:
         return has_changed
 
     def is_weighing_due(self) -> bool:
-        """Return whether it is time to weigh others' data again."""
+        """Return whether others' data are due to be weighed again."""
         return self._trust is not None and bool(is_due(self.data, self._trust))
 
     def receive(self, download: Statistics, pending: Statistics) -> Statistics:
-        """The part of a download that is believed; ``pending`` is what of the agent's own it does not hold."""
+        """Return a download with others' data weighed; ``pending`` are own data that the server did not have."""
         if self._trust is None:
             return download
         noise = estimate_noise(download.count, download.clicks)
@@ -77,7 +72,7 @@ class OwnDataKeeper:
         return self.weigh(pending)
 
     def weigh(self, pending: Statistics) -> Statistics:
-        """The last download, of which others' part has the weight that it deserves."""
+        """Return the last download with others' data weighed."""
         assert self._trust is not None
         gram, moment = np.empty_like(pending.gram), np.empty_like(pending.moment)
         weigh_others(self.data, self._trust, pending.gram, pending.moment, gram, moment)
@@ -85,13 +80,14 @@ class OwnDataKeeper:
         return Statistics(gram, moment, own.count, own.clicks, own.rounds)
 
     def restart(self, kept: Statistics) -> None:
-        """Forget all but ``kept``, which may be what ``follow`` has left, and what others sent."""
+        """Drop all own data but ``kept``, and others' data. The order of time stays if ``kept`` is ``total``."""
         data = self.data
         if not np.array_equal(data.total, row := pack_row(kept)):
-            for array in (data.blocks, data.levels, data.used, data.since, data.numbers):
+            for array in (data.blocks, data.levels, data.used, data.since, data.cusum):
                 array[...] = 0
             data.total[:] = row
             if len(data.blocks):
                 data.blocks[0], data.used[0] = row, int(kept.count > 0)
-        data.others_gram[:], data.others_moment[:], data.numbers[WEIGHT] = 0.0, 0.0, 0.0
-        data.numbers[NOISE], data.numbers[DEVIATION] = 0.25, 0.5
+        for array in (data.others_gram, data.others_moment, data.weight):
+            array[...] = 0
+        data.noise[0], data.deviation[0] = FIRST_NOISE, FIRST_DEVIATION

@@ -1,7 +1,7 @@
-"""Trust at the agent: how far its own clicks support what the server answered, and the noise that its clicks have.
+"""Trust: the weight of the server's prior at an agent, and the noise of the agent's clicks.
 
-The agent compares priors by the log marginal likelihood of its own clicks: the server's, weaker versions of it, and its
-own without any server. So it falls back on its own data where these predict better.
+The agent compares priors by the log marginal likelihood of its own clicks: the server's prior, weaker versions of it,
+and none. It falls back on its own data where these predict better.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ import numpy as np
 
 from fedcascade.checks import whole_numbers
 from fedcascade.constants import Part, constant
-from fedcascade.federation.own_data import DEVIATION, NOISE, WEIGHT, OwnData
+from fedcascade.federation.own_data import OwnData
 from fedcascade.federation.rows import COUNTS
 from fedcascade.federation.sharing import average_weight
 from fedcascade.learning.noise import estimate_noise
@@ -21,16 +21,17 @@ from fedcascade.numerics.linear import Matrix, Vector, unpack_sums
 
 @dataclass(frozen=True, kw_only=True)
 class Trust(Part):
-    """Weighs the server's prior against the agent's own clicks at each download and after some rounds.
+    """The rule that weighs the server's prior by the agent's own clicks, at each download and after some rounds.
 
-    The prior has precision w P + (1 - w) d I, where P is the server's and d I that of a theta of length 1. w is
-    the posterior mean of 1, 1/4, 1/16 and 0, given the agent's own clicks; a priori, 0 is by far the most probable.
+    The prior has precision w P + (1 - w) d I, where P is the server's and d I that of a theta of length 1. The weight w
+    is the posterior mean over 1, 1/4, 1/16 and 0, given the agent's own clicks; 0 has by far the largest prior
+    probability.
     """
 
     every: int = constant(4, meaning="own rounds between two weighings", range=whole_numbers(1))
 
     def compile(self, lambda_: float) -> "CompiledTrust":
-        """Return the constants as compiled code reads them; ``lambda_`` is the ridge's."""
+        """Return the constants for compiled code; ``lambda_`` is the ridge's."""
         return CompiledTrust(float(self.every), float(lambda_))
 
 
@@ -43,7 +44,7 @@ class CompiledTrust(NamedTuple):
 
 @jit_inline
 def is_due(own: OwnData, rule: CompiledTrust) -> bool:
-    """Return whether it is time to weigh again."""
+    """Return whether others' data are due to be weighed again."""
     return bool(own.total[own.total.size - 1] % rule.every == 0.0)
 
 
@@ -51,13 +52,13 @@ def is_due(own: OwnData, rule: CompiledTrust) -> bool:
 def split_download(
     own: OwnData, pending_gram: Matrix, pending_moment: Vector, gram: Matrix, moment: Vector, noise: float
 ) -> None:
-    """Keep what the server added to own data in a download; ``pending`` is own data that the server did not have.
+    """Split others' data from a download; ``pending`` are own data that the server did not have.
 
-    ``noise`` is the variance of a click in whose units the server stated its prior.
+    ``noise`` is the variance of a click that the server assumed for its prior.
     """
     total_gram, total_moment = np.empty_like(gram), np.empty_like(moment)
     unpack_sums(own.total, total_gram, total_moment)
-    own.numbers[NOISE] = noise
+    own.noise[0] = noise
     for i in range(moment.size):
         own.others_moment[i] = moment[i] - (total_moment[i] - pending_moment[i])
         for j in range(moment.size):
@@ -68,10 +69,11 @@ def split_download(
 def weigh_others(
     own: OwnData, rule: CompiledTrust, pending_gram: Matrix, pending_moment: Vector, gram: Matrix, moment: Vector
 ) -> None:
-    """Fill ``gram`` and ``moment`` with own data and the prior at the weight that own clicks support."""
+    """Fill ``gram`` and ``moment`` with own data and the weighed prior."""
     d, counts = moment.size, own.total.size - COUNTS
     noise = estimate_noise(own.total[counts], own.total[counts + 1])
-    prior, scale, weight, trace = noise * d, noise / own.numbers[NOISE], 0.0, 0.0
+    prior, scale = noise * d, noise / own.noise[0]
+    weight = trace = 0.0
     total_gram, total_moment = np.empty_like(gram), np.empty_like(moment)
     others_gram, others_moment = np.zeros_like(gram), np.zeros_like(moment)
     unpack_sums(own.total, total_gram, total_moment)
@@ -84,7 +86,7 @@ def weigh_others(
                 others_gram[i, j] = scale * own.others_gram[i, j]
             others_gram[i, i] += scale * rule.lambda_ - prior
         weight = average_weight(total_gram, total_moment, others_gram, others_moment, noise, prior)
-    own.numbers[WEIGHT], own.numbers[DEVIATION] = weight, np.sqrt(noise)
+    own.weight[0], own.deviation[0] = weight, np.sqrt(noise)
     for i in range(d):
         moment[i] = total_moment[i] - pending_moment[i] + weight * others_moment[i]
         for j in range(d):

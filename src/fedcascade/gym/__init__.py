@@ -1,4 +1,4 @@
-"""Worlds as Gymnasium environments: ``gymnasium.make("fedcascade/Synthetic-v0")`` after ``import fedcascade.gym``."""
+"""Gymnasium environments: ``gymnasium.make("fedcascade/Synthetic-v0")`` after ``import fedcascade.gym``."""
 
 from fedcascade.checks import list_missing, require_extra
 

@@ -1,11 +1,10 @@
-"""Our own systems as players of an environment, to compare yours with."""
+"""A player for our policies, to compare yours with."""
 
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from fedcascade.checks import require
 from fedcascade.federation.agent import ShownList
 from fedcascade.federation.delivery import deliver_arrival, run_exchange
 from fedcascade.federation.messages import Cause, Download
@@ -20,9 +19,9 @@ from fedcascade.simulation.scenario import Scenario, list_cluster_changes, list_
 
 
 class Player:
-    """Plays a policy: the agents of all users and their server, with what the environment shows alone.
+    """A policy that plays an environment: the agents of all users and their server.
 
-    It does what ``simulate`` does, to the bit. Make one for each episode, after ``reset``.
+    Exchanges equal those of ``simulate`` to the bit. Make one player for each episode, after ``reset``.
 
     >>> from fedcascade import POLICIES, Synthetic
     >>> env = CascadeEnv(Synthetic(users=3, clusters=1, dimension=4, items=6), list_length=2, rounds=50)
@@ -36,22 +35,22 @@ class Player:
     """
 
     def __init__(self, env: gymnasium.Env[Observation, Action], policy: Policy) -> None:
-        world = env.unwrapped
-        require(isinstance(world, CascadeEnv), f"a player needs a CascadeEnv, got a {type(world).__name__}")
-        assert isinstance(world, CascadeEnv)
-        self._scenario = Scenario(world.world, policy, world.rounds, world.oracle, checkpoints=1)
+        cascade = env.unwrapped
+        if not isinstance(cascade, CascadeEnv):
+            raise ValueError(f"a player needs a CascadeEnv, got a {type(cascade).__name__}")
+        self._scenario = Scenario(cascade.environment, policy, cascade.rounds, cascade.oracle, checkpoints=1)
         simulation = prepare_simulation(self._scenario)
         self._server, self._recorder = simulation.server, simulation.recorder
-        self._agents = make_agents(simulation, world.oracle)
+        self._agents = make_agents(simulation, cascade.oracle)
         self._open: tuple[ShownList, int, float, int, tuple[Download, ...]] | None = None
 
     @property
     def ledger(self) -> ExchangeLedger:
-        """Every exchange so far."""
+        """The exchanges so far."""
         return self._recorder.ledger
 
     def act(self, observation: Observation, info: dict[str, Any]) -> Action:
-        """Let the agent of the user who arrives choose a list."""
+        """Choose a list with the agent of the arriving user."""
         t, user, offered = int(info["round"]), int(observation["user"]), int(observation["offered"])
         for changed, cluster in list_cluster_changes(self._server, self._scenario.environment, t):
             self._server.groups.tell_cluster(changed, cluster)
@@ -68,9 +67,9 @@ class Player:
         return action
 
     def learn(self, info: dict[str, Any]) -> None:
-        """Let the agent learn what became of the list that ``act`` chose, and exchange if it wants to."""
-        require(self._open is not None, "there is no list to learn from: call act() first")
-        assert self._open is not None
+        """Learn from the outcome of the last list, and exchange if the agent uploads."""
+        if self._open is None:
+            raise ValueError("there is no list to learn from: call act() first")
         (shown, t, draw, user, fetched), self._open = self._open, None
         clicks = tuple(np.flatnonzero(info["clicks"]).tolist())
         first = clicks[0] if clicks else None

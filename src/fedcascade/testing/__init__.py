@@ -1,4 +1,4 @@
-"""Contracts that ship: your own policy or environment can be checked by what checks ours."""
+"""Contracts for your own environments, oracles, policies and stores. Ours pass the same ones."""
 
 from fedcascade.testing.contracts import check_environment, check_oracle, check_policy
 

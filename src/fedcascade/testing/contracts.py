@@ -1,4 +1,4 @@
-"""Contracts: promises that every environment, oracle and policy keeps. Ours are held to the same ones."""
+"""Contracts of environments, oracles and policies."""
 
 from typing import Any
 
@@ -19,9 +19,9 @@ from fedcascade.simulation.scenario import Scenario, prepare_simulation
 
 
 def check_environment(environment: Environment, *, rounds: int = 50) -> None:
-    """Refuse an environment that breaks a promise of the ``Environment`` protocol.
+    """Raise ValueError if an environment breaks the ``Environment`` protocol.
 
-    Every answer must be legal, and the same whenever it is asked for: rounds are visited forwards, then backwards.
+    Every value must be valid, and must not depend on the order of calls: rounds are visited forwards, then backwards.
     """
     require(len(environment.clusters) == environment.users, "clusters must name a cluster for each user")
     forwards = [_check_round(environment, t) for t in range(1, rounds + 1)]
@@ -29,7 +29,7 @@ def check_environment(environment: Environment, *, rounds: int = 50) -> None:
     for t, (first, second) in enumerate(zip(forwards, backwards, strict=True), start=1):
         for name in first:
             same = np.array_equal(first[name], second[name])
-            require(same, f"{name} of round {t} must not depend on what was asked before")
+            require(same, f"{name} of round {t} must not depend on earlier calls")
 
 
 def _check_round(environment: Environment, t: int) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def _check_round(environment: Environment, t: int) -> dict[str, Any]:
     require(bool(np.all((weights >= 0) & (weights <= 1))), f"weights({t}) must be probabilities")
     attributes = environment.attributes(t, len(features))
     for known in (attributes.categories, attributes.costs):
-        require(known is None or len(known) == len(features), f"attributes({t}) must say something of each item")
+        require(known is None or len(known) == len(features), f"attributes({t}) must have a value for each item")
     ties, draw = environment.ties(t, len(features)), environment.draw(t)
     require(len(ties) == len(features), f"ties({t}) must hold a word for each item")
     require(0 <= draw < 1, f"draw({t}) must be in [0, 1), got {draw}")
@@ -53,11 +53,10 @@ def _check_round(environment: Environment, t: int) -> dict[str, Any]:
 
 
 def check_oracle(oracle: Oracle, *, items: int = 12, trials: int = 50) -> None:
-    """Refuse an oracle that breaks a promise of the ``Oracle`` protocol.
+    """Raise ValueError if an oracle breaks the ``Oracle`` protocol.
 
-    Its lists must be legal and repeatable, ``best`` must be at least as good as ``choose``, and ``choose`` must earn at
-    least the share alpha of that. It is asked ``trials`` times, and offered up to ``items`` items, which have
-    categories and costs below 1.
+    Its lists must be valid and repeatable, ``best`` must earn at least as much as ``choose``, and ``choose`` at least
+    alpha times that. Each of the ``trials`` offers up to ``items`` items, with categories and costs below 1.
     """
     require(0 < oracle.alpha <= 1, f"alpha must be in (0, 1], got {oracle.alpha}")
     require_integer("length", oracle.length)
@@ -78,27 +77,27 @@ def check_oracle(oracle: Oracle, *, items: int = 12, trials: int = 50) -> None:
 
 
 def check_policy(policy: Policy, *, rounds: int = 400) -> None:
-    """Refuse a policy that cannot be read back, is not repeatable, or loses or invents data.
+    """Raise ValueError if a policy cannot be rebuilt from its constants, is not repeatable, or loses data.
 
-    It plays a small world; after every exchange, what agents observed must be what the server and their buffers hold.
+    After every exchange in a small environment, the observations must equal the sums of server and buffers.
     """
     again = policy.with_constants(**policy.constants())
-    require(again == policy, "with_constants(**constants()) must give the policy back")
-    world = Synthetic(users=6, clusters=2, dimension=5, items=12, seed=7)
-    first, second = (simulate(Scenario(world, policy, rounds)) for _ in range(2))
-    require(first == second, "the same world and rounds must give the same Trace")
-    _check_conservation(policy, world, rounds)
+    require(again == policy, "with_constants(**constants()) must equal the policy")
+    environment = Synthetic(users=6, clusters=2, dimension=5, items=12, seed=7)
+    first, second = (simulate(Scenario(environment, policy, rounds)) for _ in range(2))
+    require(first == second, "the same environment and rounds must give the same Trace")
+    _check_conservation(policy, environment, rounds)
 
 
-def _check_conservation(policy: Policy, world: Synthetic, rounds: int) -> None:
+def _check_conservation(policy: Policy, environment: Synthetic, rounds: int) -> None:
     oracle = TopK(length=3)
-    simulation = prepare_simulation(Scenario(world, policy, rounds, oracle, checkpoints=1))
+    simulation = prepare_simulation(Scenario(environment, policy, rounds, oracle, checkpoints=1))
     server, agents = simulation.server, make_agents(simulation, oracle)
-    observed = [Statistics.zero(world.dimension)] * world.users
+    observed = [Statistics.zero(environment.dimension)] * environment.users
     for t in range(1, rounds + 1):
-        user = world.arrival(t)
+        user = environment.arrival(t)
         deliver_arrival(server, agents, user)
-        played = play_round(world, oracle, t, user, agents[user].recommend, agents[user].observe)
+        played = play_round(environment, oracle, t, user, agents[user].recommend, agents[user].observe)
         learner = agents[user].id
         observed[learner] = observed[learner].observe(played.shown.features, played.click)
         if played.upload and played.upload.cause is Cause.CHANGE:
@@ -108,7 +107,9 @@ def _check_conservation(policy: Policy, world: Synthetic, rounds: int) -> None:
         if played.upload or t == rounds:
             for agent in set(agents):
                 same = _is_same(observed[agent.id], server.holdings[agent.id] + agent.state.buffer)
-                require(same, f"round {t}: what agent {agent.id} observed must be what the server and its buffer hold")
+                require(
+                    same, f"round {t}: the sums of server and buffer must equal the observations of agent {agent.id}"
+                )
 
 
 def _is_same(observed: Statistics, accounted: Statistics) -> bool:

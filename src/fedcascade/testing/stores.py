@@ -1,9 +1,6 @@
-"""The contracts of stores as classes of tests: inherit ``StoreContract``, override ``open``, and run pytest.
+"""The contract of stores as a class of tests: inherit ``StoreContract``, override ``open``, and run pytest."""
 
-Each protocol of ``service.store`` has a contract of its own, for a store that is made piece by piece.
-"""
-
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import astuple, replace
 
@@ -37,7 +34,7 @@ STATES: tuple[AgentState, ...] = ("active", "idle", "revoked")
 
 
 def make_unit_statistics(axis: int, dimension: int = DIMENSION) -> Statistics:
-    """Make the statistics of one round with one clicked item, a unit vector whose axis shows where it was counted."""
+    """Make the statistics of one round with one clicked item, a unit vector."""
     gram, moment = np.zeros((dimension, dimension)), np.zeros(dimension)
     gram[axis, axis] = moment[axis] = 1.0
     return Statistics(gram, moment, 1, 1, 1)
@@ -51,18 +48,18 @@ def make_unit_upload(agent: int, sequence: int, axis: int, dimension: int = DIME
 
 def make_entry(position: int, agent: int, sequence: int, axis: int = 0) -> LogEntry:
     """Make an entry of the log with an upload of a unit vector."""
-    upload, nonce = make_unit_upload(agent, sequence, axis), sequence.to_bytes(8, "big")
-    return LogEntry(position=position, upload=upload, nonce=nonce)
+    upload = make_unit_upload(agent, sequence, axis)
+    return LogEntry(position=position, upload=upload, nonce=sequence.to_bytes(8, "big"))
 
 
 def record_upload(store: Store, state: ServerState, upload: Upload, nonce: int) -> bytes:
-    """Count an upload as a server does whose agent has signed it with that nonce; return the answer."""
+    """Count an upload with a signature of this nonce, as a server does; return the answer."""
     signature = SignatureHeaders(upload.agent, 0, nonce, upload.sequence, "", "", "")
     return Exchange(headers={}, signature=signature, upload=upload, bounds=FOR_SIMULATIONS).run(store, state)
 
 
 def are_same_entries(entries: Sequence[LogEntry | None], expected: Sequence[LogEntry]) -> bool:
-    """Whether entries are those expected: the same uploads at the same positions under the same nonces."""
+    """Return whether entries have the same uploads, positions and nonces."""
     return len(entries) == len(expected) and all(
         entry is not None
         and (entry.position, entry.nonce) == (wanted.position, wanted.nonce)
@@ -79,31 +76,40 @@ def revoke_agent(store: Store, agent: int) -> None:
 
 
 def can_upload(store: UploadLog, agent: int) -> bool:
-    """Whether the store accepts uploads of an agent."""
-    try:
+    """Return whether the store accepts uploads of an agent."""
+    with suppress(Revoked):
         store.find_entry(agent, 1)
-    except Revoked:
-        return False
-    return True
+        return True
+    return False
+
+
+def expect(failure: type[Exception] | tuple[type[Exception], ...], call: Callable[[], object]) -> Exception:
+    """Run a call that must raise an exception, and return it."""
+    try:
+        call()
+    except failure as error:
+        return error
+    raise AssertionError(f"{failure} was not raised")
 
 
 class Interrupted(Exception):  # noqa: N818 (a test's own)
-    """Ends a transaction in the middle."""
+    """The end of a transaction before its commit."""
 
 
-class StoreTestCase:
-    """The base of all contracts, which says how to open the store under test."""
+def read_snapshot(store: SnapshotStore) -> tuple[int, bytes] | None:
+    """Return the position and the bytes of the snapshot."""
+    loaded = store.read_snapshot()
+    return None if loaded is None else (loaded.position, b"".join(loaded.chunks))
+
+
+class StoreContract:
+    """The duties of a ``Store``: log, identities, snapshots, journal, audit log, settings, transactions and replays."""
 
     def open(self) -> Store:
-        """Open the database of this test, again and again; it was empty when the test began. Override this."""
+        """Open the database of this test, which is empty when the test begins. A test opens it several times."""
         raise NotImplementedError
 
-
-class UploadLogContract(StoreTestCase):
-    """The duties of an ``UploadLog``."""
-
     def test_the_log_is_read_in_order_and_in_pieces(self) -> None:
-        """A log may be longer than what one query reads."""
         with closing(self.open()) as store:
             with store.transaction():
                 agent = add_agent(store, b"k" * 32, 1.0)
@@ -117,21 +123,17 @@ class UploadLogContract(StoreTestCase):
             assert store.sum_uploads(agent)[:2] == (1199, 1199)
 
     def test_the_same_sequence_number_cannot_be_logged_twice(self) -> None:
-        """The database itself refuses, whatever the code above it does."""
         with closing(self.open()) as store:
-            with store.transaction():
-                store.append(*make_entry(1, 1, 1))
-            refused = False
-            try:
+
+            def append(position: int) -> None:
                 with store.transaction():
-                    store.append(*make_entry(2, 1, 1))
-            except store.failures:
-                refused = True
-            assert refused
+                    store.append(*make_entry(position, 1, 1))
+
+            append(1)
+            expect(store.failures, lambda: append(2))
             assert len(list(store.read_entries(after=0))) == 1
 
     def test_prefetched_entries_are_those_of_the_log(self) -> None:
-        """Entries are the same whether they were prefetched or not, also right after they were appended."""
         with closing(self.open()) as store, store.transaction():
             agent, revoked = (add_agent(store, bytes([name]) * 32, 1.0) for name in (1, 2))
             store.append(*make_entry(1, agent, 1, axis=2))
@@ -143,20 +145,15 @@ class UploadLogContract(StoreTestCase):
             revoke_agent(store, revoked)
             assert not can_upload(store, revoked)
 
-
-class IdentityContract(StoreTestCase):
-    """The duties of an ``IdentityStore``."""
-
-    def test_a_nonce_is_good_once_for_each_agent(self) -> None:
-        """Those of signatures that are long stale are forgotten."""
+    def test_a_nonce_is_valid_once_for_each_agent_until_it_is_stale(self) -> None:
         with closing(self.open()) as store, store.transaction():
             assert [store.use_nonce(agent, 7, 1_000) for agent in (1, 2, 1)] == [True, True, False]
             assert store.use_nonce(1, 10**18 - 1, 1_000)
             assert store.use_nonce(1, 8, 900_000)
             assert store.use_nonce(1, 7, 900_001)
 
-    def test_revoked_and_unknown_agents_may_not_speak(self) -> None:
-        """A forgotten agent stays unknown; a number is given again only to who wants it, and only if it is free."""
+    def test_revoked_and_unknown_agents_cannot_upload(self) -> None:
+        """Give a number again only on request, and only if it is free."""
         with closing(self.open()) as store, store.transaction():
             first, second = (add_agent(store, bytes([name]) * 32, 1.0) for name in (1, 2))
             revoke_agent(store, first)
@@ -187,18 +184,7 @@ class IdentityContract(StoreTestCase):
             assert found == {"active": agents[1:3], "idle": [agents[0], agents[3]], "revoked": [agents[2]]}
             assert store.list_agents(0, 0) == ([], 4, 1)
 
-
-def read_snapshot(store: SnapshotStore) -> tuple[int, bytes] | None:
-    """The position of the snapshot and all of its bytes."""
-    loaded = store.read_snapshot()
-    return None if loaded is None else (loaded.position, b"".join(loaded.chunks))
-
-
-class SnapshotContract(StoreTestCase):
-    """The duties of a ``SnapshotStore``."""
-
     def test_a_snapshot_counts_once_its_chunks_are_there(self) -> None:
-        """One whose writing was interrupted is as good as none, and a chunk that is there need not come again."""
         chunks = {digest_chunk(body): body for body in (b"old", b"new", b"last")}
         old, new, last = chunks
         with closing(self.open()) as store:
@@ -228,19 +214,10 @@ class SnapshotContract(StoreTestCase):
             with store.transaction():
                 store.put_chunks({digest_chunk(b"good"): b"bad"})
                 assert store.commit_snapshot(5, [digest_chunk(b"good")])
-            damaged = ""
-            try:
-                read_snapshot(store)
-            except DamagedStore as error:
-                damaged = str(error)
-            assert damaged.startswith("the store is damaged: the snapshot at position 5 ")
-
-
-class JournalContract(StoreTestCase):
-    """The duties of a ``Journal``."""
+            damage = str(expect(DamagedStore, lambda: read_snapshot(store)))
+            assert damage.startswith("the store is damaged: the snapshot at position 5 ")
 
     def test_the_journal_is_a_narrow_copy_of_the_log(self) -> None:
-        """It has times, and sums by agent and by interval; forgotten agents are not in it."""
         with closing(self.open()) as store:
             with store.transaction():
                 first, second = (add_agent(store, bytes([name]) * 32, 1.0) for name in (1, 2))
@@ -265,7 +242,6 @@ class JournalContract(StoreTestCase):
             assert store.find_head() == (5, 5)
 
     def test_clusters_are_known_for_every_position(self) -> None:
-        """An agent is in the cluster of its last move up to that position."""
         with closing(self.open()) as store:
             with store.transaction():
                 for position, agent in ((1, 7), (2, 8), (3, 8)):
@@ -279,7 +255,6 @@ class JournalContract(StoreTestCase):
             assert [astuple(move) for move in store.read_changes(3, 4).moves] == [(4, 6_000, 8, 3)]
 
     def test_many_agents_are_counted_in_the_store(self) -> None:
-        """Sizes of clusters, the largest first, how many clusters have each size, and when some agents last spoke."""
         with closing(self.open()) as store:
             with store.transaction():
                 agents = sorted(add_agent(store, bytes([name]) * 32, 1.0) for name in range(6))
@@ -293,17 +268,11 @@ class JournalContract(StoreTestCase):
             assert sizes.histogram == [(1, 3), (3, 1)]
             assert (sizes.clusters, sizes.agents) == (4, 6)
             assert store.count_sizes(7, 9).largest == [(1, 3), (2, 3)]
-            assert [(row.agent, row.last) for row in store.sum_by_agent(8, 2)] == [
-                (agents[0], 5_000),
-                (agents[1], 6_000),
-            ]
+            last = [(row.agent, row.last) for row in store.sum_by_agent(8, 2)]
+            assert last == [(agents[0], 5_000), (agents[1], 6_000)]
             assert [row.last for row in store.sum_by_agent(7, 9)] == [5_000] * 6
             assert store.sum_by_agent(6, 9) == []
             assert store.count_sizes(6, 9).largest == []
-
-
-class AuditContract(StoreTestCase):
-    """The duties of an ``AuditLog``."""
 
     def test_records_are_read_in_order(self) -> None:
         with closing(self.open()) as store:
@@ -313,23 +282,12 @@ class AuditContract(StoreTestCase):
             records = [(record.number, record.actor, record.agent, record.detail) for record in store.read_audit()]
             assert records == [(1, "operator", 7, ""), (2, "server", None, "12 uploads")]
 
-
-class SettingContract(StoreTestCase):
-    """The duties of a ``SettingStore``."""
-
     def test_the_last_value_of_a_setting_counts(self) -> None:
-        """A setting that was never set has no value."""
         with closing(self.open()) as store:
             with store.transaction():
                 store.set_setting("name", "first")
                 store.set_setting("name", "second")
             assert (store.get_setting("name"), store.get_setting("other")) == ("second", None)
-
-
-class StoreContract(
-    UploadLogContract, IdentityContract, SnapshotContract, JournalContract, AuditContract, SettingContract
-):
-    """The duties of a whole ``Store``: those of its parts, transactions, and a log that replays to the same state."""
 
     def test_what_is_not_committed_never_happened(self) -> None:
         with closing(self.open()) as store:
@@ -340,7 +298,7 @@ class StoreContract(
             assert list(store.read_entries(after=0)) == []
             assert store.get_setting("name") is None
 
-    def test_what_is_committed_is_there_for_the_next_who_opens(self) -> None:
+    def test_what_is_committed_is_there_after_reopening(self) -> None:
         with closing(self.open()) as store, store.transaction():
             store.set_setting("name", "value")
             agent = add_agent(store, b"k" * 32, 1.0)
@@ -355,7 +313,6 @@ class StoreContract(
             assert read_snapshot(again) == (1, b"whole")
 
     def test_replay_is_the_live_state_bit_for_bit(self) -> None:
-        """This holds from the beginning, from a snapshot in the middle, and after an agent was forgotten."""
         store, policy = self.open(), POLICIES["fedc3ucb-h"].with_constants(alpha_d=0.05)
         live = ServerState(policy, DIMENSION)
         with store.transaction():
@@ -379,38 +336,28 @@ class StoreContract(
         store.close()
 
     def test_an_upload_counts_once(self) -> None:
-        """A repeated upload is answered again; another one of the same sequence number is refused."""
         store, live = self.open(), ServerState(POLICIES["fedc3ucb-h"], DIMENSION)
         with store.transaction():
             agent = add_agent(store, b"k" * 32, 1.0)
             self._exchange(store, live, agent, 1, 0)
             second = self._exchange(store, live, agent, 2, 1)
             assert self._exchange(store, live, agent, 2, 1) == second
-            refused = ""
-            try:
-                self._exchange(store, live, agent, 1, 2)
-            except Refused as refusal:
-                refused = refusal.reason
-        assert refused == "conflict"
+            refusal = expect(Refused, lambda: self._exchange(store, live, agent, 1, 2))
+        assert isinstance(refusal, Refused)
+        assert refusal.reason == "conflict"
         assert np.array_equal(np.diag(live.sum_statistics().gram), [1.0, 1.0, 0.0])
         store.close()
 
     def test_folded_uploads_are_the_same_state_and_can_be_verified(self) -> None:
-        """Old uploads become one per agent beside its last one, also after somebody was forgotten, and again later."""
         store, policy = self.open(), POLICIES["fedc3ucb-h"].with_constants(alpha_d=0.05)
         live = ServerState(policy, DIMENSION)
         with store.transaction():
             agents = [add_agent(store, bytes([name]) * 32, 1.0) for name in range(4)]
         for day in range(1, 21):
             with store.transaction():
-                start = live.position
-                for number, agent in enumerate(agents):
-                    self._exchange(store, live, agent, day, number % 3)
-                store.record_batch(start, 1000 * SECONDS_PER_DAY * day, live.clusters, [])
+                self._exchange_all(store, live, agents, day)
                 if day in (10, 20):
-                    before = live.sum_statistics()
-                    assert not retain(5.0, SECONDS_PER_DAY * (day + 1.0))(store, live)
-                    assert np.array_equal(live.sum_statistics().gram, before.gram)
+                    self._fold(store, live, 5.0, day)
                 if day == 15:
                     forget(agents.pop(1))(store, live)
             assert store.verify()[0] == live.position
@@ -421,27 +368,20 @@ class StoreContract(
         store.close()
 
     def test_changes_are_logged_replayed_folded_and_forgotten(self) -> None:
-        """An upload that replaces earlier ones does so in snapshots, in replays and in folds."""
         policy = POLICIES["population"].with_constants(drift="restart")
-        warm_up(policy, DIMENSION)  # a database does not wait for a compiler
+        warm_up(policy, DIMENSION)  # compile before a transaction is open
         store, live = self.open(), ServerState(policy, DIMENSION)
         with store.transaction():
             agents = [add_agent(store, bytes([name]) * 32, 1.0) for name in range(3)]
         for day in range(1, 16):
             with store.transaction():
-                start = live.position
-                for number, agent in enumerate(agents):
-                    cause = Cause.CHANGE if (day + number) % 4 == 0 else Cause.FORCED
-                    self._exchange(store, live, agent, day, number, cause)
-                store.record_batch(start, 1000 * SECONDS_PER_DAY * day, live.clusters, [])
+                self._exchange_all(store, live, agents, day, changes=True)
                 if day == 3:
                     save_snapshot(store, live)
                 if day == 7:
                     store.commit_snapshot(0, [])
                 if day == 9:
-                    before = live.sum_statistics()
-                    assert not retain(3.0, SECONDS_PER_DAY * (day + 1.0))(store, live)
-                    assert np.array_equal(live.sum_statistics().gram, before.gram)
+                    self._fold(store, live, 3.0, day)
                 if day == 12:
                     forget(agents.pop(0))(store, live)
             assert store.verify()[0] == live.position
@@ -465,3 +405,17 @@ class StoreContract(
         self._nonce += 1
         upload = replace(make_unit_upload(agent, sequence, axis), cause=cause)
         return record_upload(store, live, upload, self._nonce)
+
+    def _exchange_all(
+        self, store: Store, live: ServerState, agents: Sequence[int], day: int, *, changes: bool = False
+    ) -> None:
+        start = live.position
+        for number, agent in enumerate(agents):
+            cause = Cause.CHANGE if changes and (day + number) % 4 == 0 else Cause.FORCED
+            self._exchange(store, live, agent, day, number % 3, cause)
+        store.record_batch(start, 1000 * SECONDS_PER_DAY * day, live.clusters, [])
+
+    def _fold(self, store: Store, live: ServerState, keep_days: float, day: int) -> None:
+        before = live.sum_statistics()
+        assert not retain(keep_days, SECONDS_PER_DAY * (day + 1.0))(store, live)
+        assert np.array_equal(live.sum_statistics().gram, before.gram)

@@ -223,14 +223,14 @@ def test_an_agent_keeps_what_it_has_under_other_terms(server: Server, tmp_path: 
         play_and_flush(agent, 1)
         assert (agent.memory.policy.name, agent.memory.policy.lambda_) == ("population", 2.5)
         assert server.count_rounds() == rounds + 1 + buffered
-        with pytest.raises(ValueError, match="at most 7 items"):
+        with pytest.raises(ValueError, match="k must be <= 7"):
             agent.recommend(np.eye(D), 8)
         number = agent.memory.state.local.download.statistics.rounds
     with server.connect(tmp_path / "agent.db", policy=None) as again:
         assert (again.memory.policy.name, again.memory.state.local.download.statistics.rounds) == ("population", number)
 
 
-@pytest.mark.parametrize("version", [4, 6])
+@pytest.mark.parametrize("version", [5, 7])
 def test_a_file_of_another_version_is_refused_in_one_line(server: Server, tmp_path: Path, version: int) -> None:
     path = tmp_path / "agent.db"
     server.connect(path).close()
@@ -238,7 +238,7 @@ def test_a_file_of_another_version_is_refused_in_one_line(server: Server, tmp_pa
     with connection:
         connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
-    with pytest.raises(ValueError, match=rf"file of version {version}, this fedcascade reads 5: use .*[^\n]$"):
+    with pytest.raises(ValueError, match=rf"file version 6, got {version}: use .*[^\n]$"):
         server.connect(path)
 
 
@@ -249,7 +249,7 @@ def test_an_agents_file_has_one_process_at_a_time(server: Server, tmp_path: Path
         second = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert second.returncode != 0
         assert "another process uses" in second.stderr
-        with pytest.raises(ValueError, match=r"this process uses .* already: close"):
+        with pytest.raises(ValueError, match=r"this process has opened .* already: use"):
             StoreFile(str(tmp_path / "agent.db"))
     StoreFile(str(tmp_path / "agent.db")).close()
 

@@ -333,7 +333,7 @@ def test_an_agent_that_leaves_after_a_change_leaves_nothing(server: ServerOnFile
         flush(agent)
         agent.leave()
         overview = server.running.operator.fetch_overview()
-        assert (overview.spoken, server.sum_all().rounds) == (1, rounds)
+        assert (overview.active, server.sum_all().rounds) == (1, rounds)
     with sqlite3.connect(tmp_path / "agent.db") as connection:
         assert connection.execute("SELECT count(*) FROM entry WHERE agent > 0").fetchone() == (0,)
 

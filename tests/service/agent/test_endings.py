@@ -176,7 +176,7 @@ def test_a_fork_is_refused_and_does_no_harm(tmp_path: Path) -> None:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=100)
         lines = ended.stdout.splitlines()
         assert len(lines) == 4, ended.stderr
-        assert all("this is a fork of it: connect after the fork" in line for line in lines)
+        assert all(": connect after the fork" in line for line in lines)
         with connect(process.url, store=str(tmp_path / "agent.db")) as agent:
             assert agent.memory.state.local.arrivals == 4
             assert agent.memory.state.local.buffer.rounds + agent.memory.state.local.unanswered.rounds == 3
@@ -206,7 +206,7 @@ def test_lists_expire_by_number(running: RunningService, tmp_path: Path) -> None
         assert agent.open_lists()[0].items == tuple(shown[2].items)
         agent.feedback(shown[2], 0)
         assert [waiting.impression for waiting in agent.open_lists()] == [4, 5]
-        with pytest.raises(ValueError, match="no open list 1: a list waits until 3 others were shown, 365 days at"):
+        with pytest.raises(ValueError, match="no open list 1: a list expires after 3 newer ones or 365 days"):
             agent.feedback(shown[0], 0)
 
 
@@ -221,7 +221,7 @@ def test_lists_expire_by_time_also_across_restarts(running: RunningService, tmp_
     now.append(1e9 + 100_000)
     with open_agent(running, tmp_path / "agent.db", new=False, **options) as agent:
         assert [waiting.impression for waiting in agent.open_lists()] == [2]
-        with pytest.raises(ValueError, match=r"no open list 1: .* 1 days at most"):
+        with pytest.raises(ValueError, match=r"no open list 1: .* or 1 days"):
             agent.feedback(first.impression, 0)
         agent.feedback(second.impression, 1)
         assert agent.open_lists() == []

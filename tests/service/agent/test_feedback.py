@@ -113,7 +113,7 @@ def test_what_the_user_did_not_look_at_teaches_nothing(agent: RemoteAgent) -> No
 def test_feedback_says_something(agent: RemoteAgent) -> None:
     shown = agent.recommend(np.eye(D), 2)
     for words in ({}, {"clicked": 0, "clicked_item": 1}):
-        with pytest.raises(ValueError, match="say either clicked"):
+        with pytest.raises(ValueError, match="give either clicked"):
             agent.feedback(shown, **words)
 
 
@@ -164,7 +164,7 @@ def test_an_agent_exports_the_log_of_its_last_lists(running: RunningService, tmp
     [token] = running.operator.create_tokens()
     oracle = EpsilonMixed(length=2, epsilon=0.5)
     with open_agent(running, tmp_path / "agent.db", token, oracle=oracle, record_lists=3) as agent:
-        with pytest.raises(ValueError, match="has recorded no list: connect with record_lists=1000"):
+        with pytest.raises(ValueError, match="has no recorded list: connect with record_lists=1000"):
             agent.export_log()
         shown = [agent.recommend(0.5 * np.eye(D)[: 3 + number % 2]) for number in range(5)]
         for number in (1, 2, 3):

@@ -423,7 +423,7 @@ def test_kill_minus_nine_loses_no_round(tmp_path: Path) -> None:
 
 
 def test_the_first_connect_needs_a_token(running: RunningService, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="needs an enrolment token"):
+    with pytest.raises(ValueError, match="for an enrolment token"):
         connect("", store=str(tmp_path / "agent.db"), transport=CuttableTransport(running))
     with pytest.raises(Refused, match="token"):
         connect("", store=str(tmp_path / "agent.db"), token="x" * 43, transport=CuttableTransport(running))

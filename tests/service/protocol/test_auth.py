@@ -5,6 +5,7 @@ import shutil
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from nacl.signing import SigningKey
 
@@ -31,7 +32,7 @@ def body_of(sequence: int = 1, axis: int = 0) -> bytes:
 
 
 def reason(reply: HttpReply) -> tuple[int, str]:
-    return reply.status, client.decode_refusal(reply).reason
+    return reply.status, msgspec.json.decode(reply.body)["reason"]
 
 
 def send_enrolment(
@@ -340,14 +341,14 @@ def test_a_key_cannot_be_enrolled_by_others_than_its_owner(running: RunningServi
     agent, thief = running.enrol(), SigningKey.generate()
     public_key = bytes(agent.key.verify_key)
     for token in (*running.operator.create_tokens(), "invented" * 4):
-        proof = auth.sign_enrolment(thief, int(time.time()), wire.encode_grounds(token, None))
+        proof = auth.sign_enrolment(thief, int(time.time()), wire.encode_enrolment_claim(token, None))
         assert reason(send_enrolment(running, public_key, proof, token)) == (401, "unsigned")
 
 
 def test_an_old_enrolment_cannot_be_replayed(running: RunningService) -> None:
     [token] = running.operator.create_tokens()
     key, created = SigningKey.generate(), int(time.time()) - 400
-    proof = auth.sign_enrolment(key, created, wire.encode_grounds(token, None))
+    proof = auth.sign_enrolment(key, created, wire.encode_enrolment_claim(token, None))
     assert reason(send_enrolment(running, bytes(key.verify_key), proof, token, created)) == (401, "stale")
 
 

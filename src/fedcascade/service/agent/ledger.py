@@ -1,6 +1,6 @@
-"""What an agent has sent and the server has confirmed, so that both can compare after an accident.
+"""The ledger of an agent's uploads and the server's confirmations, which both compare after an accident.
 
-Each change is a function from one state to the next; ``packages/agent/src/ledger.js`` has the same ones.
+Each change is a function from one state to the next, as in ``packages/agent/src/ledger.js``.
 """
 
 from collections.abc import Callable
@@ -20,21 +20,21 @@ from fedcascade.learning.statistics import Statistics
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.validation import can_exist
 
-LARGEST_ROUNDS, LARGEST_AGENTS = 2**53, 2**32  # so that an extrapolated round fits into 64 bits
-TOLERANCE = 1e-6  # of sums over features that are on no grid
-COPY = "that this file does not know: a copy of it is or was in use"
+LARGEST_ROUNDS, LARGEST_AGENTS = 2**53, 2**32  # an extrapolated round fits into 64 bits
+TOLERANCE = 1e-6  # of sums over features that are not on the grid
+FROM_COPY = "that this file does not have: a copy of it is or was in use"
 
 
 class SavedState(NamedTuple):
-    """What is kept of an agent.
+    """The saved state of an agent.
 
-    ``confirmed`` is what the server has counted, ``is_settled`` whether both sides agree on that, ``lost`` how many
-    rounds the server will never learn from, ``last_change`` the number of the last ``CHANGE`` upload that was
-    confirmed. ``rounds`` and ``agents`` are the system's at the last download, ``since`` the arrivals after it.
+    ``confirmed`` sums the uploads that the server has counted, ``is_settled`` is true if the server agrees, ``lost``
+    counts rounds that the server will never get, ``last_change`` numbers the last confirmed ``CHANGE`` upload.
+    ``rounds`` and ``agents`` are the server's counts at the last download, ``since`` counts arrivals after it.
     """
 
     local: LocalState
-    welcome: wire.Welcome
+    enrolment: wire.EnrolmentAnswer
     confirmed: Statistics
     outbox: tuple[Upload, ...] = ()
     rounds: int = 0
@@ -47,17 +47,17 @@ class SavedState(NamedTuple):
 
     @property
     def is_replacing(self) -> bool:
-        """Whether an upload that waits, or the next one, replaces what the server holds."""
+        """True if a waiting upload, or the next one, replaces the server's data."""
         return self.local.change_pending or any(map(is_change, self.outbox))
 
     @property
     def held(self) -> Statistics:
-        """What the server holds of the agent's current user."""
+        """The server's data of the agent's current user."""
         return Statistics.zero(self.local.dimension) if self.is_replacing else self.confirmed
 
 
 def estimate_round(state: SavedState) -> int:
-    """Extrapolate t: while this agent's user came once, each of the others did, on average."""
+    """Extrapolate t, assuming that all users arrive equally often."""
     return max(1, state.local.arrivals, state.rounds + state.agents * state.since)
 
 
@@ -67,7 +67,7 @@ def is_change(upload: Upload) -> bool:
 
 
 def sum_outbox(state: SavedState) -> Statistics:
-    """Sum what waits for an answer, from the last ``CHANGE`` upload on."""
+    """Sum the unanswered uploads, from the last ``CHANGE`` upload on."""
     total = Statistics.zero(state.local.dimension)
     for upload in state.outbox:
         total = upload.statistics if is_change(upload) else total + upload.statistics
@@ -75,39 +75,38 @@ def sum_outbox(state: SavedState) -> Statistics:
 
 
 def remove(state: SavedState, upload: Upload) -> SavedState:
-    """Take an upload out of the outbox."""
+    """Remove an upload from the outbox."""
     return state._replace(outbox=tuple(each for each in state.outbox if each.sequence != upload.sequence))
 
 
 def keep_sent(state: SavedState, sent: Sent) -> SavedState:
-    """Go on with an agent's next state, and keep the upload that it sends until the server has answered it."""
+    """Take an agent's next state, and put its upload into the outbox."""
     local, upload = sent
     return state._replace(local=local, outbox=state.outbox if upload is None else (*state.outbox, upload))
 
 
-def follow(policy: Policy, state: SavedState, welcome: wire.Welcome, download: Statistics) -> SavedState:
-    """Keep the server's words, and go on under a policy; ``download`` is what the agent decided with before.
+def follow(policy: Policy, state: SavedState, enrolment: wire.EnrolmentAnswer, download: Statistics) -> SavedState:
+    """Continue under another enrolment and policy; ``download`` is the last one.
 
-    What the server has counted takes its place where a ridge with the lambda of today can make nothing of it. Own data
-    start over where they are none of this policy.
+    A download that is invalid under the policy's lambda is replaced by the confirmed uploads. Own data of another
+    layout are rebuilt.
     """
-    d = welcome.terms.dimension
-    require(d == state.local.dimension, f"the server has dimension {d}, this agent {state.local.dimension}: "
-            "enrol a new one")  # fmt: skip
+    d, known = enrolment.terms.dimension, state.local.dimension
+    require(d == known, f"the server has dimension {d}, this agent {known}: enrol a new agent")
     try:
         ridge = Ridge(download, policy.lambda_)
     except ValueError:
         ridge = Ridge(state.confirmed, policy.lambda_)
-    local = state.local._replace(id=welcome.agent, download=ridge)
+    local = state.local._replace(id=enrolment.agent, download=ridge)
     is_same = transitions.fits_policy(policy, local.own)
     own = local._replace(own=local.own if is_same else None)
     followed = transitions.decide(policy, own) if is_same else transitions.restart_own_data(policy, own, state.held)
-    return state._replace(local=followed, welcome=welcome)
+    return state._replace(local=followed, enrolment=enrolment)
 
 
-def take_welcome(policy: Policy, state: SavedState, message: wire.DownloadMessage) -> SavedState:
-    """Go on with the server's prior, unless an upload was answered before; ValueError if no agent can use it."""
-    download = check_answer(message, state.welcome.agent, state.local.dimension, policy.lambda_)
+def take_prior(policy: Policy, state: SavedState, message: wire.PriorMessage) -> SavedState:
+    """Decide with the server's prior, unless an upload was answered before; raise ValueError if it is invalid."""
+    download = check_answer(message, state.enrolment.agent, state.local.dimension, policy.lambda_)
     if state.local.download.statistics.count:
         return state
     local = state.local._replace(download=Ridge(download.statistics, policy.lambda_))
@@ -118,9 +117,9 @@ def take_welcome(policy: Policy, state: SavedState, message: wire.DownloadMessag
 def confirm(
     policy: Policy, state: SavedState, upload: Upload, answer: wire.AnswerMessage | None, download: Download | None
 ) -> SavedState:
-    """Go on with a download in the place of an upload that the server has counted; None if it is of no use.
+    """Replace an upload that the server has counted by its download, or count it without one.
 
-    The answer says whether both sums agree. A download for the user before a change is of no use.
+    The answer tells whether both sums agree. A download for the user before a change is not used.
     """
     confirmed = upload.statistics if is_change(upload) else state.confirmed + upload.statistics
     last_change = upload.sequence if is_change(upload) else state.last_change
@@ -151,7 +150,7 @@ def settle(policy: Policy, state: SavedState, standing: wire.Standing) -> tuple[
     lost, note, proceed = _compare_sums(state, held, standing.last_change)
     settled = state._replace(
         local=state.local._replace(uploads=max(state.local.uploads, standing.last_sequence)),
-        welcome=msgspec.structs.replace(state.welcome, credential=standing.credential),
+        enrolment=msgspec.structs.replace(state.enrolment, credential=standing.credential),
         confirmed=held, last_change=standing.last_change, is_settled=True, lost=state.lost + lost,
     )  # fmt: skip
     if state.local.change_pending:  # the next upload replaces what the server holds
@@ -163,29 +162,29 @@ Comparison = tuple[int, str | None, Callable[[Policy, SavedState], SavedState] |
 
 
 def _compare_sums(state: SavedState, held: Statistics, last_change: int) -> Comparison:
-    """Return how many rounds are lost for good, what to say, and how to go on from what the server holds."""
+    """Compare sums with the server: return lost rounds, a note, and the step that continues from the server's sums."""
     confirmed = state.confirmed
     if _is_same(confirmed, held):
         return 0, None, None
     if last_change > state.last_change:
-        return 0, f"the server knows of a change {COPY}", _restart_held
+        return 0, f"the server holds a change {FROM_COPY}", _restart_held
     if last_change < state.last_change:
         note = "the server has lost a change of this agent's user: it is sent again"
         return 0, note, lambda policy, settled: _replace_held(policy, settled, confirmed)
     missing = confirmed - held
     if can_exist(missing):
-        note = f"the server has lost {missing.rounds} rounds that it had confirmed: they are sent again"
+        note = f"the server has lost {missing.rounds} confirmed rounds: they are sent again"
         return 0, note, lambda policy, settled: _take_back(policy, settled, missing)
     if can_exist(held - confirmed):
-        return 0, f"the server holds {-missing.rounds} rounds {COPY}", None
+        return 0, f"the server holds {-missing.rounds} rounds {FROM_COPY}", None
     lost = max(0, missing.rounds)
-    return lost, f"the server holds other rounds than this agent has sent: {lost} are lost, or more", None
+    return lost, f"the server holds other rounds than this agent has sent: at least {lost} are lost", None
 
 
 def renumber(state: SavedState, upload: Upload, last_sequence: int) -> SavedState:
-    """Give an upload that was not counted a number that the server does not know.
+    """Give an upload that was not counted an unused number.
 
-    Where a ``CHANGE`` upload waits, all that waits becomes one: the order of uploads matters then.
+    If a ``CHANGE`` upload waits, all uploads that wait become one, because their order matters.
     """
     sequence = max(last_sequence, state.local.uploads) + 1
     rest = remove(state, upload).outbox
@@ -196,7 +195,7 @@ def renumber(state: SavedState, upload: Upload, last_sequence: int) -> SavedStat
 
 
 def withdraw(policy: Policy, state: SavedState, upload: Upload, *, is_lost: bool) -> SavedState:
-    """Send an upload no more: the server will never take it. What is not lost goes back into the buffer."""
+    """Remove an upload that the server will never accept. Unless it is lost, its data go back into the buffer."""
     rest = remove(state, upload)
     if is_lost:
         rest = rest._replace(lost=rest.lost + upload.statistics.rounds)
@@ -220,26 +219,26 @@ def _take_back(policy: Policy, state: SavedState, statistics: Statistics) -> Sav
 
 
 def _replace_held(policy: Policy, state: SavedState, statistics: Statistics) -> SavedState:
-    """Replace what the server holds by statistics and the buffer, once these are enough for an upload."""
+    """Replace the server's data by statistics and the buffer, once these are enough for an upload."""
     local = transitions.restart(policy, state.local, statistics + state.local.buffer)
     return _take_back(policy, state._replace(local=local), Statistics.zero(local.dimension))
 
 
 def check_answer(
-    answer: wire.AnswerMessage | wire.DownloadMessage, agent: int, dimension: int, lambda_: float
+    answer: wire.AnswerMessage | wire.PriorMessage, agent: int, dimension: int, lambda_: float
 ) -> Download:
-    """Return the download of an answer; ValueError if no agent can decide with it."""
+    """Return the download of an answer; raise ValueError if it is invalid."""
     download = answer.to_download(agent, dimension)
     rounds, agents = download.rounds, download.agents
     _check_held(download.statistics, dimension)
-    is_small = rounds <= LARGEST_ROUNDS and agents <= LARGEST_AGENTS
-    require(is_small, f"there can be {LARGEST_ROUNDS} rounds of {LARGEST_AGENTS} agents, got {rounds} of {agents}")
+    require(rounds <= LARGEST_ROUNDS, f"rounds must be <= {LARGEST_ROUNDS}, got {rounds}")
+    require(agents <= LARGEST_AGENTS, f"agents must be <= {LARGEST_AGENTS}, got {agents}")
     require(transitions.is_prior(download.statistics.gram, lambda_), "gram must be positive semi-definite")
     return download
 
 
 def check_standing(standing: wire.Standing, dimension: int) -> Statistics:
-    """Return what the server holds of an agent; ValueError if no agent can have sent that."""
+    """Return the server's sums of an agent; raise ValueError if they are invalid."""
     held = standing.unpack_held(dimension)
     _check_held(held, dimension)
     return held

@@ -1,4 +1,4 @@
-"""What one agent keeps on its own device: key, state, open lists, uploads that have not been answered."""
+"""The store of one agent on its device: key, state, open lists and unanswered uploads."""
 
 import logging
 import sqlite3
@@ -18,22 +18,22 @@ from fedcascade.federation.own_data_keeper import make_policy_data
 from fedcascade.federation.policies import Policy
 from fedcascade.learning.cascade import Examination
 from fedcascade.learning.statistics import Statistics
-from fedcascade.service.agent.ledger import SavedState, follow, sum_outbox, take_welcome
+from fedcascade.service.agent.ledger import SavedState, follow, sum_outbox, take_prior
 from fedcascade.service.agent.options import PolicyCache
 from fedcascade.service.agent.store_file import StoreFile
 from fedcascade.service.protocol import wire
 
-WELCOME = "welcome"  # the server's words; with a download that the agent has not taken yet, if there is one
+ENROLMENT = "enrolment"  # entry with the server's answer; its prior is dropped once the agent has taken it
 SAVE_ENTRY = "INSERT INTO entry VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
-# More are dropped than a new list adds, so that nothing old stays for long; no statement reads all lists of an agent.
+# Drops up to two expired lists for each new one, without reading all lists of an agent.
 DROP_OLD_LISTS = (
     "DELETE FROM open_list WHERE agent = ?1 AND (impression <= ?2 OR shown_at < ?3 AND impression IN "
     "(SELECT impression FROM open_list WHERE agent = ?1 ORDER BY impression LIMIT 2))"
 )
-COUNTS = 48  # bytes of six whole numbers before the buffer
+COUNTS = 48  # bytes of six integers before the buffer
 DECODED_AS_SAVED = ("confirmed", "outbox", "receipt", "last_change", "lost", "unsettled")
-OWN_ARRAYS = ("total", "since", "others_gram", "others_moment", "numbers")
-# When it was shown, items, chances, features on offer, clicks and positions looked at.
+OWN_ARRAYS = ("total", "since", "others_gram", "others_moment", "cusum", "weight", "noise", "deviation")
+# Time, items, propensities, features on offer, clicks and examined positions.
 RecordedList = tuple[float, bytes, bytes | None, bytes, bytes, int]
 Result = TypeVar("Result")
 log = logging.getLogger("fedcascade.agent")
@@ -41,7 +41,7 @@ log = logging.getLogger("fedcascade.agent")
 
 @dataclass(frozen=True)
 class OpenList:
-    """A list without feedback: its number, the rows that it shows, and when it was shown, in seconds since 1970."""
+    """A list without feedback: its number, its rows, and its time in seconds since 1970."""
 
     impression: int
     items: tuple[int, ...]
@@ -73,42 +73,37 @@ class LocalStore:
             self.file.execute(SAVE_ENTRY, (self.agent, name, value))
 
     def begin_ledger(self) -> None:
-        """Note that the server holds nothing of this agent, which has a new identity."""
+        """Reset the ledger for a new identity, of which the server holds nothing."""
         for name in ("confirmed", "receipt", "last_change", "unsettled", "own"):
             self.put_entry(name, None)
 
     def add_open_list(self, shown: ShownList, shown_at: float, *, keep: int, keep_seconds: float) -> None:
-        """Save a list until its feedback comes; those that are too many or too old are deleted.
-
-        The number of the newest list is how often the user came, so a new list is all that is written.
-        """
+        """Save a list for its feedback, and delete expired ones. The newest list has the number of arrivals."""
         body = shown.items.astype("<i8").tobytes(), shown.features.astype("<f4").tobytes()
-        self.file.execute("INSERT INTO open_list VALUES (?, ?, ?, ?, ?)",
-                          (self.agent, shown.impression, shown_at, *body))  # fmt: skip
+        row = self.agent, shown.impression, shown_at, *body
+        self.file.execute("INSERT INTO open_list VALUES (?, ?, ?, ?, ?)", row)
         self.file.execute(DROP_OLD_LISTS, (self.agent, shown.impression - keep, shown_at - keep_seconds))
 
     def record_list(self, shown: ShownList, shown_at: float, offered: NDArray[np.float32], keep: int) -> None:
-        """Keep a list with all that was on offer, for a log; of more than ``keep``, the oldest go."""
+        """Record a list with all items on offer; keep the newest ``keep`` ones."""
         chances = None if shown.propensities is None else shown.propensities.astype("<f8").tobytes()
-        self.file.execute("INSERT INTO recorded_list VALUES (?, ?, ?, ?, ?, ?, NULL, NULL)",
-                          (self.agent, shown.impression, shown_at, shown.items.astype("<i8").tobytes(), chances,
-                           offered.astype("<f4").tobytes()))  # fmt: skip
-        self.file.execute(
-            "DELETE FROM recorded_list WHERE agent = ? AND impression <= ?", (self.agent, shown.impression - keep)
-        )
+        body = shown.items.astype("<i8").tobytes(), chances, offered.astype("<f4").tobytes()
+        row = self.agent, shown.impression, shown_at, *body
+        self.file.execute("INSERT INTO recorded_list VALUES (?, ?, ?, ?, ?, ?, NULL, NULL)", row)
+        expired = self.agent, shown.impression - keep
+        self.file.execute("DELETE FROM recorded_list WHERE agent = ? AND impression <= ?", expired)
 
     def close_list(self, impression: int) -> None:
-        """Take a list that has its feedback out of the open ones."""
+        """Delete an open list, which has its feedback."""
         self.file.execute("DELETE FROM open_list WHERE agent = ? AND impression = ?", (self.agent, impression))
 
     def record_feedback(self, impression: int, seen: Examination) -> None:
-        """Keep what a user did with a recorded list."""
-        clicks = np.array(seen.clicks, "<i8").tobytes()
-        self.file.execute("UPDATE recorded_list SET clicks = ?, looked = ? WHERE agent = ? AND impression = ?",
-                          (clicks, seen.examined, self.agent, impression))  # fmt: skip
+        """Record the feedback to a list."""
+        row = np.array(seen.clicks, "<i8").tobytes(), seen.examined, self.agent, impression
+        self.file.execute("UPDATE recorded_list SET clicks = ?, looked = ? WHERE agent = ? AND impression = ?", row)
 
     def load_recorded_lists(self) -> list[RecordedList]:
-        """Load each recorded list that has feedback."""
+        """Load the recorded lists with feedback."""
         query = (
             "SELECT shown_at, items, chances, offered, clicks, looked FROM recorded_list "
             "WHERE agent = ? AND clicks IS NOT NULL ORDER BY impression"
@@ -116,7 +111,7 @@ class LocalStore:
         return self.file.execute(query, (self.agent,)).fetchall()
 
     def load_open_list(self, impression: int, id_: int, dimension: int) -> tuple[ShownList, float] | None:
-        """Load a list that waits for feedback, and when it was shown."""
+        """Load a list without feedback, and its time."""
         query = "SELECT items, features, shown_at FROM open_list WHERE agent = ? AND impression = ?"
         row = self.file.execute(query, (self.agent, impression)).fetchone()
         if row is None:
@@ -125,7 +120,7 @@ class LocalStore:
         return ShownList(id_, impression, items.astype(np.intp), features.astype(np.float32)), row[2]
 
     def list_open_lists(self) -> list[OpenList]:
-        """The lists that wait for feedback, oldest first."""
+        """List the lists without feedback, oldest first."""
         rows = self.file.execute(
             "SELECT impression, items, shown_at FROM open_list WHERE agent = ? ORDER BY impression", (self.agent,)
         )
@@ -133,59 +128,58 @@ class LocalStore:
 
 
 class LocalMemory:
-    """One agent: its state in memory and in the store, and the policy that it runs under the server's terms.
+    """The state of one agent, in memory and in the store, and its policy under the server's terms.
 
-    Several threads use it: the user's, and those that exchange. All agents of a file share a lock.
+    The caller's thread and those of the exchange loop use it. All agents of a file share a lock.
     """
 
-    def __init__(self, store: LocalStore, policies: PolicyCache, newcomer: wire.Welcome | None = None) -> None:
-        """Read an agent from its store; ``newcomer`` are the server's words for one that has not enrolled."""
+    def __init__(self, store: LocalStore, policies: PolicyCache, newcomer: wire.EnrolmentAnswer | None = None) -> None:
+        """Load an agent from its store; ``newcomer`` has terms and prior for one that has not enrolled."""
         self.store, self.has_left = store, False
         self._policies, self._newcomer = policies, newcomer
-        self._saved: dict[str, Any] = {}  # parts of the state, as they are in the store
+        self._saved: dict[str, Any] = {}  # parts of the state in the store
         self.policy: Policy
         self.state: SavedState
         self.load()
 
     def load(self) -> None:
-        """Read the agent as the store has it, and take a download that came with the server's words."""
+        """Load the agent from its store, and take a new prior."""
         with self.store.file.lock:
-            stored = self.store.get_entry(WELCOME)
-            welcome = msgspec.json.decode(stored, type=wire.Welcome) if stored is not None else self._newcomer
-            assert welcome is not None
-            self.policy = self._policies.follow_terms(welcome.terms)
-            self.state = _decode_state(self.store, self.policy, welcome)
+            stored = self.store.get_entry(ENROLMENT)
+            enrolment = msgspec.json.decode(stored, type=wire.EnrolmentAnswer) if stored is not None else self._newcomer
+            assert enrolment is not None
+            self.policy = self._policies.follow_terms(enrolment.terms)
+            self.state = _decode_state(self.store, self.policy, enrolment)
             self._saved = {name: part for name, part in _list_parts(self.state, {}).items() if name in DECODED_AS_SAVED}
-            if not isinstance(welcome.download, msgspec.UnsetType):
-                self.update(lambda state: (self._take_welcome(state), None))
+            if not isinstance(enrolment.prior, msgspec.UnsetType):
+                self.update(lambda state: (self._take_prior(state), None))
 
-    def _take_welcome(self, state: SavedState) -> SavedState:
-        message = state.welcome.download
-        assert isinstance(message, wire.DownloadMessage)
-        rest = state._replace(welcome=msgspec.structs.replace(state.welcome, download=msgspec.UNSET))
+    def _take_prior(self, state: SavedState) -> SavedState:
+        message = state.enrolment.prior
+        assert isinstance(message, wire.PriorMessage)
+        rest = state._replace(enrolment=msgspec.structs.replace(state.enrolment, prior=msgspec.UNSET))
         try:
-            return take_welcome(self.policy, rest, message)
+            return take_prior(self.policy, rest, message)
         except ValueError as error:
-            log.info("agent %d: the server's prior is of no use: %s", state.welcome.agent, error)
+            log.info("agent %d: the server's prior is invalid: %s", state.enrolment.agent, error)
             return rest
 
     def follow(self, terms: wire.Terms) -> None:
-        """Go on under other terms of the server."""
+        """Follow new terms of the server."""
         policy = self._policies.follow_terms(terms)
 
         def change(state: SavedState) -> tuple[SavedState, None]:
-            welcome = msgspec.structs.replace(state.welcome, terms=terms)
-            return follow(policy, state, welcome, state.local.download.statistics), None
+            enrolment = msgspec.structs.replace(state.enrolment, terms=terms)
+            return follow(policy, state, enrolment, state.local.download.statistics), None
 
         with self.store.file.lock:
             self.update(change)
             self.policy = policy
 
     def update(self, change: Callable[[SavedState], tuple[SavedState, Result]], *, is_saved: bool = True) -> Result:
-        """Change what is kept, from what is kept now, in one step that happens wholly or not at all.
+        """Change the state in one transaction; ``change`` returns the next state and a result.
 
-        ``change`` returns the next state and a result. It may also write lists, in the same transaction; where these
-        tell all that has changed, the state itself need not be saved.
+        ``change`` may also write lists in the same transaction. If these hold all changes, the state need not be saved.
         """
         with self.store.file.lock:
             try:
@@ -193,13 +187,12 @@ class LocalMemory:
                     after, result = change(self.state)
                     saved = self._save(after) if is_saved else self._saved
             except sqlite3.Error as error:
-                line = f"the agent's store takes nothing ({error}): nothing has changed, try again later"
-                raise OSError(line) from None
+                raise OSError(f"cannot write the agent's store ({error}): nothing has changed, retry later") from None
             self.state, self._saved = after, saved
             return result
 
     def _save(self, state: SavedState) -> dict[str, Any]:
-        """Save the parts of a state that are others than in the store; return all parts."""
+        """Save the parts of a state that have changed; return all parts."""
         known = self._saved
         parts = _list_parts(state, known)
         for name, part in parts.items():
@@ -225,7 +218,7 @@ class LocalMemory:
 
 
 def _list_parts(state: SavedState, known: dict[str, Any]) -> dict[str, Any]:
-    """Return what is saved of a state: each part is a value that only a change replaces."""
+    """Return the parts of a state to save. A part keeps its identity while it does not change."""
     local, own = state.local, state.local.own
     closed = known["blocks"] if known.get("own", ...) is own else _encode_closed_blocks(own)
     counts = local.arrivals, local.uploads, state.rounds, state.agents, state.since, local.change_pending
@@ -240,12 +233,12 @@ def _list_parts(state: SavedState, known: dict[str, Any]) -> dict[str, Any]:
         "last_change": state.last_change,
         "lost": state.lost,
         "unsettled": None if state.is_settled else True,
-        WELCOME: state.welcome if state.welcome.agent else None,
+        ENROLMENT: state.enrolment if state.enrolment.agent else None,
     }
 
 
 def _encode(part: Any) -> bytes | None:
-    """Encode a part of a state; the older blocks of own data are a part of their own."""
+    """Encode a part of a state; closed blocks of own data are a separate part."""
     if isinstance(part, Statistics):
         return np.array((part.count, part.clicks, part.rounds), "<i8").tobytes() + wire.pack_numbers(part)
     if type(part) is tuple:
@@ -259,7 +252,7 @@ def _encode(part: Any) -> bytes | None:
 
 
 def _encode_closed_blocks(own: OwnData | None) -> bytes:
-    """Encode all blocks but the newest one: they seldom change."""
+    """Encode all blocks but the newest one: they rarely change."""
     return b"" if own is None else own.blocks[: max(0, int(own.used[0]) - 1)].astype("<f8").tobytes()
 
 
@@ -270,7 +263,7 @@ def _decode_statistics(body: bytes | None, dimension: int) -> Statistics:
 
 
 def _decode_own_data(recent: bytes, closed: bytes, empty: OwnData) -> OwnData | None:
-    """Fill empty own data; None if the bytes are those of another kind of policy."""
+    """Fill empty own data; return None if the bytes have the layout of another policy."""
     state = msgspec.msgpack.decode(recent)
     sizes = {name: getattr(empty, name).nbytes for name in OWN_ARRAYS}
     if state["places"] != len(empty.levels) or any(len(state[name]) != size for name, size in sizes.items()):
@@ -284,9 +277,9 @@ def _decode_own_data(recent: bytes, closed: bytes, empty: OwnData) -> OwnData | 
     return empty
 
 
-def _decode_state(store: LocalStore, policy: Policy, welcome: wire.Welcome) -> SavedState:
-    """Read a state as it was when the last process ended, and go on with it under a policy."""
-    file, row, d = store.file, (store.agent,), welcome.terms.dimension
+def _decode_state(store: LocalStore, policy: Policy, enrolment: wire.EnrolmentAnswer) -> SavedState:
+    """Load the saved state, and continue it under a policy."""
+    file, row, d = store.file, (store.agent,), enrolment.terms.dimension
     entries = {name: bytes(value) for name, value in file.execute("SELECT name, value FROM entry WHERE agent = ?", row)}
     progress = entries.get("progress")
     counts = (0, 0, 0, 1, 0, 0) if progress is None else np.frombuffer(progress[:COUNTS], "<i8").tolist()
@@ -294,22 +287,29 @@ def _decode_state(store: LocalStore, policy: Policy, welcome: wire.Welcome) -> S
     [newest] = file.execute("SELECT coalesce(max(impression), 0) FROM open_list WHERE agent = ?", row).fetchone()
     sent = file.execute("SELECT sequence, cause, statistics FROM outbox WHERE agent = ? ORDER BY sequence", row)
     outbox = tuple(
-        Upload(agent=welcome.agent, sequence=sequence, cause=Cause(cause), statistics=_decode_statistics(body, d))
+        Upload(agent=enrolment.agent, sequence=sequence, cause=Cause(cause), statistics=_decode_statistics(body, d))
         for sequence, cause, body in sent
     )
     own, receipt = None, entries.get("receipt")
     if policy.keeps_own_data and "own" in entries:
         own = _decode_own_data(entries["own"], entries["blocks"], make_policy_data(policy, (), d))
-    local = begin(policy, d, welcome.agent)._replace(
-        arrivals=max(arrivals, newest), uploads=uploads, own=own, change_pending=bool(change_pending),
-        buffer=_decode_statistics(progress and progress[COUNTS:], d),
-    )  # fmt: skip
+    buffer = _decode_statistics(progress and progress[COUNTS:], d)
+    local = begin(policy, d, enrolment.agent)._replace(
+        arrivals=max(arrivals, newest), uploads=uploads, buffer=buffer, own=own, change_pending=bool(change_pending)
+    )
     state = SavedState(
-        local, welcome, _decode_statistics(entries.get("confirmed"), d), outbox, rounds, agents, since,
-        is_settled="unsettled" not in entries, last_change=int(entries.get("last_change", 0)),
+        local=local,
+        enrolment=enrolment,
+        confirmed=_decode_statistics(entries.get("confirmed"), d),
+        outbox=outbox,
+        rounds=rounds,
+        agents=agents,
+        since=since,
+        is_settled="unsettled" not in entries,
+        last_change=int(entries.get("last_change", 0)),
         receipt=None if receipt is None else msgspec.json.decode(receipt, type=wire.Receipt),
         lost=int(entries.get("lost", 0)),
-    )  # fmt: skip
+    )
     if not change_pending:
         state = state._replace(local=local._replace(unanswered=sum_outbox(state)))
-    return follow(policy, state, welcome, _decode_statistics(entries.get("download"), d))
+    return follow(policy, state, enrolment, _decode_statistics(entries.get("download"), d))

@@ -1,4 +1,4 @@
-"""What an application wants of its agents, declared once; and the policy that they run under a server's terms."""
+"""The options of agents, and their policy under a server's terms."""
 
 from dataclasses import dataclass, replace
 
@@ -21,34 +21,34 @@ PAUSES = Range("two numbers of seconds > 0", lambda pair: len(pair) == 2 and all
 
 @dataclass(frozen=True, kw_only=True)
 class AgentOptions(Checked):
-    """The options of an agent, or of all agents of a pool; the metadata of each field has its meaning and range."""
+    """The options of an agent, or of all agents of a pool. The metadata of a field has its meaning and range."""
 
-    policy: Policy | None = constant(None, meaning="decides when to upload and how to score. [the server's]")
+    policy: Policy | None = constant(None, meaning="triggers uploads and scores items. [the server's]")
     oracle: Oracle | None = constant(None, meaning="chooses lists from scores. [the best k items]")
     min_observations: int | None = constant(
-        None, meaning="fewest observations of an upload, and never fewer than the server asks for: one alone would "
-        "reveal itself. [2 d]", range=whole_numbers(0),
-    )  # fmt: skip
-    problem: ProblemSize | None = constant(None, meaning="sizes for a beta by formula. [what is known of them so far]")
-    keep_lists: int = constant(
-        1024, meaning="a list without feedback is dropped once so many others were shown to the user", range=COUNT
+        None, meaning="minimum of observations in an upload, and at least the server's. [2 d]", range=whole_numbers(0)
     )
-    keep_seconds: float = constant(365 * 86_400.0, meaning="seconds after which it is dropped, too", range=POSITIVE)
+    problem: ProblemSize | None = constant(None, meaning="sizes for a beta by formula. [estimated]")
+    keep_lists: int = constant(1024, meaning="drop a list without feedback after this many newer ones", range=COUNT)
+    keep_seconds: float = constant(
+        365 * 86_400.0, meaning="drop a list without feedback after this many seconds", range=POSITIVE
+    )
     record_lists: int = constant(
-        0, meaning="lists of a user that are kept with all items on offer, for export_log", range=whole_numbers(0)
+        0, meaning="keep this many lists of a user with all items on offer, for export_log", range=whole_numbers(0)
     )
-    senders: int = constant(16, meaning="requests of a pool that may be under way at once, a thread each", range=COUNT)
-    in_memory: int = constant(10_000, meaning="agents of a pool that stay in memory while they are idle", range=COUNT)
-    transport: Transport | None = constant(None, meaning="carries requests. [HTTP to the server's URL]")
+    senders: int = constant(16, meaning="threads of a pool, with one request in flight each", range=COUNT)
+    in_memory: int = constant(10_000, meaning="idle agents of a pool that stay in memory", range=COUNT)
+    transport: Transport | None = constant(None, meaning="sends requests. [HTTP to the server's URL]")
     pauses: tuple[float, float] = constant(
-        (0.25, 300.0), meaning="seconds before the first retry, doubled with every failure, and the longest pause",
+        (0.25, 300.0),
+        meaning="seconds before the first retry, doubled with each failure, and the longest",
         range=PAUSES,
-    )  # fmt: skip
-    clock: Clock = constant(SYSTEM_CLOCK, meaning="the time of signatures and lists")
+    )
+    clock: Clock = constant(SYSTEM_CLOCK, meaning="the clock of signatures and lists")
 
 
 def build_policy(terms: wire.Terms) -> Policy:
-    """Build the policy that a server runs, with its constants and its kind of beta."""
+    """Build the server's policy, with its constants and its kind of beta."""
     policy = get_policy(terms.policy)
     kind = CONFIDENCES.get(terms.constants.get("confidence", ""), type(policy.confidence))
     policy = policy if isinstance(policy.confidence, kind) else replace(policy, confidence=kind())
@@ -56,14 +56,14 @@ def build_policy(terms: wire.Terms) -> Policy:
 
 
 class PolicyCache:
-    """The policies that agents run, which many share: one for each terms that they have seen."""
+    """The policies of agents, one for each terms, which many agents share."""
 
     def __init__(self, options: AgentOptions) -> None:
         self._options = options
         self._known: dict[bytes, Policy] = {}
 
     def follow_terms(self, terms: wire.Terms) -> Policy:
-        """Return the policy that an agent runs under a server's terms; no upload holds fewer than ``trigger.least``."""
+        """Return the policy for a server's terms; its trigger has the minimum of observations in an upload."""
         content = msgspec.json.encode(msgspec.structs.replace(terms, epoch=""), order="deterministic")
         if content not in self._known:
             wanted, policy = self._options.min_observations, self._options.policy or build_policy(terms)

@@ -1,4 +1,4 @@
-"""The agents of one process, which share a file, a network client and a few threads: decisions wait for no network."""
+"""The agents of one process, which share a file, a transport and threads. Decisions do not wait for the network."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
@@ -11,7 +11,7 @@ from fedcascade.checks import require
 from fedcascade.service.agent.client import AgentClient
 from fedcascade.service.agent.enrolment import TOKEN, ServerLink
 from fedcascade.service.agent.exchange_loop import ExchangeLoop, Exchanger
-from fedcascade.service.agent.local_store import WELCOME, LocalMemory, LocalStore
+from fedcascade.service.agent.local_store import ENROLMENT, LocalMemory, LocalStore
 from fedcascade.service.agent.options import AgentOptions, PolicyCache
 from fedcascade.service.agent.saved_agent import SavedAgent
 from fedcascade.service.agent.store_file import StoreFile
@@ -19,10 +19,7 @@ from fedcascade.service.agent.transport import HttpTransport
 
 
 class PoolAgent(SavedAgent):
-    """An agent with a memory on disk and a server far away. Made by ``AgentPool.get``.
-
-    Uploads travel in the background, one at a time, oldest first.
-    """
+    """An agent with a store and a server. Made by ``AgentPool.get``. Uploads are sent in the background."""
 
     def __init__(self, memory: LocalMemory, options: AgentOptions, exchanger: Exchanger, loop: ExchangeLoop) -> None:
         super().__init__(memory, options, lambda: loop.announce(exchanger))
@@ -37,37 +34,34 @@ class PoolAgent(SavedAgent):
 
     @property
     def trouble(self) -> str | None:
-        """Why uploads wait, or what went wrong last; None if nothing did."""
+        """The last problem of an exchange, or None."""
         return self._exchanger.trouble
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Try at once, and wait until every upload was answered and counted; False after ``timeout`` seconds."""
+        """Retry now, and wait until all uploads are answered; False after ``timeout`` seconds."""
         return self._loop.flush(self._exchanger, timeout)
 
     def leave(self) -> None:
-        """Be forgotten: the server subtracts and erases what this agent sent, and the local store is emptied.
-
-        If that fails, nothing has changed, and the agent can be used as before.
-        """
+        """Delete this agent at the server, which subtracts its uploads, and in its file; it continues if that fails."""
         self.memory.store.file.require_same_process()
-        with self._loop.silence(self._exchanger):
+        with self._loop.suspend(self._exchanger):
             if self.id:
                 self.client.leave()
             self.erase()
 
 
 class RemoteAgent(PoolAgent):
-    """A ``PoolAgent`` that has a file, a network client and a background thread for itself. Made by ``connect``."""
+    """A ``PoolAgent`` with a file, a transport and a thread of its own. Made by ``connect``."""
 
     close_pool: Callable[[], None]
 
     def leave(self) -> None:
-        """Be forgotten, as ``PoolAgent.leave``, and close."""
+        """Delete this agent as ``PoolAgent.leave`` does, and close it."""
         super().leave()
         self.close()
 
     def close(self) -> None:
-        """Stop the background thread and close the local store; everything is on disk already."""
+        """Stop the background thread and close the file, which holds everything already."""
         self.close_pool()
 
     def __enter__(self) -> "RemoteAgent":
@@ -78,11 +72,10 @@ class RemoteAgent(PoolAgent):
 
 
 class AgentPool:
-    """The agents of many users, each with its own key, statistics and number at the server, in one file.
+    """The agents of many users in one file, each with its own key, statistics and number at the server.
 
-    An agent enrols when it has something to send for the first time, with a token of the stock. Until then it decides
-    by itself, with the prior that the server gave to the last one of the pool that enrolled. What is not used for long
-    leaves the memory, and is read from the file when it is asked for again.
+    An agent enrols before its first upload, with a token of the pool. Until then it decides with the prior of the last
+    agent that enrolled. Agents that are not used for long leave the memory, and are loaded from the file again.
     """
 
     kind: type[PoolAgent] = PoolAgent
@@ -96,13 +89,13 @@ class AgentPool:
         tokens: Iterable[str] = (),
         **changes: Any,
     ) -> None:
-        """Open the pool; agents that have something to send begin at once.
+        """Open the pool, and start sending uploads that wait.
 
         Args:
             url: the server's address.
-            options: those of ``AgentOptions``; its defaults if None.
+            options: options of all agents; defaults if None.
             store: the file of all agents; private keys never leave it.
-            tokens: one-time enrolment tokens (``fedcascade enroll``) for agents to come; more by ``add_tokens``.
+            tokens: one-time enrolment tokens (``fedcascade enroll``) for new agents; ``add_tokens`` adds more.
             changes: single options.
         """
         self._options = chosen = replace(options or AgentOptions(), **changes)
@@ -121,9 +114,9 @@ class AgentPool:
             self.get(name)
 
     def get(self, name: str) -> PoolAgent:
-        """Return the agent of a user, by any name that the application has for that user; a new one if there is none.
+        """Return the agent of a user, by any name of the user; create one for a new name.
 
-        Only the first agent of a new file waits for the server, which says what its terms are.
+        Only the first agent of a new file waits for the server, for its terms.
         """
         with self._hold():
             agent = self._agents.get(name)
@@ -136,16 +129,16 @@ class AgentPool:
             return agent
 
     def enrol(self, name: str, token: str | None = None) -> PoolAgent:
-        """Return the agent of a user, which has a number at the server: wait for the server if it has none yet.
+        """Return the agent of a user, enrolled: wait for the server if it has no number yet.
 
-        ``token`` is kept for this agent, for now or for the day when the server does not know it any more.
+        ``token`` is saved for this agent, which may need it again if the server loses it.
         """
         with self._hold():
             store = self._open_store(name)
             if token is not None:
                 with store.transaction():
                     store.put_entry(TOKEN, token.encode())
-        if store.get_entry(WELCOME) is None:
+        if store.get_entry(ENROLMENT) is None:
             self._link.terms = self._link.enrol(store).terms
         agent = self.get(name)
         if not agent.id:  # it was used before it enrolled
@@ -153,33 +146,33 @@ class AgentPool:
         return agent
 
     def add_tokens(self, tokens: Iterable[str]) -> None:
-        """Add one-time enrolment tokens to the stock, for agents that have not enrolled yet."""
+        """Add one-time enrolment tokens for new agents."""
         with self._hold():
             self._file.add_tokens(tokens)
 
     def list_names(self) -> list[str]:
-        """The names of all users that have an agent here."""
+        """List the names of all users with an agent."""
         with self._hold():
             return self._file.list_names()
 
     @property
     def unsent(self) -> int:
-        """How many uploads of all agents wait for an answer."""
+        """The number of unanswered uploads of all agents."""
         with self._hold():
             return self._file.count_uploads()
 
     @property
     def trouble(self) -> str | None:
-        """Why uploads of some agent wait, or what went wrong last; None if nothing did."""
+        """The last problem of an exchange, or None."""
         return self._loop.trouble
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Try at once, and wait until every agent's uploads were answered; False after ``timeout`` seconds."""
+        """Retry now, and wait until all uploads are answered; False after ``timeout`` seconds."""
         return self._loop.flush(None, timeout)
 
     def close(self) -> None:
-        """Stop the threads and close the file; everything is on disk already. A fork of the process closes nothing."""
-        if self._file.is_mine():
+        """Stop the threads and close the file; a fork of the process closes nothing."""
+        if self._file.is_same_process():
             self._loop.stop()
             self._file.close()
             self._link.transport.close()
@@ -203,8 +196,8 @@ class AgentPool:
 
     def _load(self, name: str) -> PoolAgent:
         store = self._open_store(name)
-        welcome = self._link.introduce(self._file) if store.get_entry(WELCOME) is None else None
-        memory = LocalMemory(store, self._policies, welcome)
+        enrolment = self._link.introduce(self._file) if store.get_entry(ENROLMENT) is None else None
+        memory = LocalMemory(store, self._policies, enrolment)
         exchanger = Exchanger(memory, self._link, self._options.pauses)
         return self.kind(memory, self._options, exchanger, self._loop)
 

@@ -1,4 +1,4 @@
-"""An agent with its memory on disk: what happens to it is saved in the same step. Nothing here waits for a network."""
+"""An agent with a store on disk: each call is saved before it returns, and none waits for the network."""
 
 import random
 from collections.abc import Callable, Iterable, Iterator
@@ -24,15 +24,12 @@ from fedcascade.service.agent.local_store import LocalMemory, OpenList, Recorded
 from fedcascade.service.agent.options import AgentOptions
 from fedcascade.service.protocol.validation import check_upload
 
-HISTORY = "history"  # the entry that says of how many rounds a history was
+HISTORY = "history"  # entry with the rounds of the user's history
 Positions = SupportsIndex | Iterable[SupportsIndex] | None
 
 
 class SavedAgent:
-    """What an application asks of an agent. Each call is saved in the agent's ``memory`` before it returns.
-
-    ``announce`` is called when there is something to send.
-    """
+    """An agent whose state is saved in its ``memory``; ``announce`` is called when an upload waits."""
 
     def __init__(self, memory: LocalMemory, options: AgentOptions, announce: Callable[[], None]) -> None:
         self.memory = memory
@@ -47,26 +44,27 @@ class SavedAgent:
         costs: ArrayLike | None = None,
         ties: NDArray[np.uint32] | None = None,
     ) -> ShownList:
-        """Choose a list. Its ``impression`` is the number to give feedback for, also after a restart.
+        """Choose a list. Its ``impression`` is the number for feedback, also after a restart.
 
-        It waits for feedback until ``keep_lists`` others were shown, or ``keep_seconds`` have passed.
+        The list expires after ``keep_lists`` newer ones or ``keep_seconds``.
 
         Args:
-            items: one row of features per item, each of length at most 1. They are rounded to the grid.
-            k: how many items to show, another number each time if you like; ``connect(oracle=...)`` has its own.
-            categories: a whole number per item, for the oracle ``PerCategory``.
+            items: one row of features per item, of norm at most 1; they are rounded to the grid.
+            k: the length of the list, unless ``connect(oracle=...)`` sets it.
+            categories: an integer per item, for the oracle ``PerCategory``.
             costs: a number per item, for the oracle ``Budget``.
-            ties: a random word per item, by which equal scores are ordered; drawn if None.
+            ties: a random word per item that breaks ties; drawn if None.
         """
-        options, memory, terms = self._options, self.memory, self.memory.state.welcome.terms
+        options, memory = self._options, self.memory
+        terms = memory.state.enrolment.terms
         offered = read_features(round_to_grid(items), terms.dimension)
         words = np.frombuffer(bytearray(random.randbytes(4 * len(offered))), np.uint32) if ties is None else ties
         attributes = read_attributes(len(offered), categories, costs)
 
         def show(state: SavedState) -> tuple[SavedState, ShownList]:
-            oracle, longest = options.oracle or TopK(length=read_index("k", k)), state.welcome.terms.longest_list
-            length = oracle.length
-            require(length <= longest, f"a list of this server has at most {longest} items, got k = {length}")
+            oracle = options.oracle or TopK(length=read_index("k", k))
+            length, longest = oracle.length, state.enrolment.terms.longest_list
+            require(length <= longest, f"k must be <= {longest}, the longest list of this server, got {length}")
             problem = options.problem or ProblemSize(
                 users=state.agents, dimension=terms.dimension, list_length=length, rounds=estimate_round(state)
             )
@@ -78,7 +76,7 @@ class SavedAgent:
             return state._replace(local=state.local._replace(arrivals=shown.impression)), shown
 
         with self._hold():
-            return memory.update(show, is_saved=False)  # the number of the newest list is how often the user came
+            return memory.update(show, is_saved=False)  # the newest list has the number of arrivals
 
     def feedback(
         self,
@@ -90,29 +88,28 @@ class SavedAgent:
         round_: int | None = None,
         draw: float | None = None,
     ) -> Upload | None:
-        """Learn from a list. Returns the upload that will be sent, if this round triggers one.
+        """Learn from a list and return the upload that will be sent, if this round triggers one.
 
-        What the user looked at counts, and what was clicked of it counts as liked: all positions up to the last
-        click, up to ``looked_until`` where that is given, and the whole list where there is neither.
+        Examined positions count: up to the last click, up to ``looked_until`` if given, or the whole list.
 
         Args:
             impression: the list, or its number.
-            clicked: the position that was clicked, counted from 0, or several; None if nothing was.
-            clicked_item: instead of ``clicked``, rows of the items that ``recommend`` was given.
-            looked_until: the last position that the user looked at, where you know it.
-            round_: t, where the caller knows it; extrapolated from the last download if None.
+            clicked: the clicked position, counted from 0, or several; None without a click.
+            clicked_item: rows of the items of ``recommend``, instead of ``clicked``.
+            looked_until: the last position that the user looked at, if known.
+            round_: t; extrapolated from the last download if None.
             draw: the round's uniform number; drawn if None.
         """
 
         def learn(state: SavedState) -> tuple[SavedState, Upload | None]:
             shown = self._get_open_list(impression)
             places = read_positions(shown.items.tolist(), clicked, clicked_item)
-            seen = examine(
-                shown.items.size, places, None if looked_until is None else read_index("looked_until", looked_until)
-            )
+            last = None if looked_until is None else read_index("looked_until", looked_until)
+            seen = examine(shown.items.size, places, last)
             later = state._replace(since=state.since + 1)
-            t, chance = estimate_round(later) if round_ is None else round_, random.random() if draw is None else draw
-            sent = observe(self.memory.policy, state.local, shown, seen, round_=t, draw=chance)
+            t = estimate_round(later) if round_ is None else round_
+            number = random.random() if draw is None else draw
+            sent = observe(self.memory.policy, state.local, shown, seen, round_=t, draw=number)
             self.memory.store.close_list(shown.impression)
             if self._options.record_lists:
                 self.memory.store.record_feedback(shown.impression, seen)
@@ -121,23 +118,22 @@ class SavedAgent:
         return self._learn(learn)
 
     def learn_history(self, log: ClickLog, features: ArrayLike | None = None) -> Upload | None:
-        """Learn once what this agent's user did before: lists that were logged, whichever policy chose them.
+        """Learn the user's history, lists that any policy chose, and return the upload that will be sent, if any.
 
-        Returns the upload that will be sent, if there are enough observations for one. A second history is refused,
-        also after a restart: it would count what it shares with the first twice.
+        An agent learns one history: a second one could count lists twice.
 
         Args:
             log: the lists of one user, for instance from ``fedcascade.data.logs:read_history``.
-            features: one row per item that the log names by its number; None where the log has features of its own.
+            features: one row per item number of the log; None if the log has features.
         """
-        dimension, table = self.memory.state.local.dimension, None if features is None else round_to_grid(features)
-        statistics = sum_history(log, table, dimension)
-        check_upload(statistics, dimension)  # here, because the server would refuse it for ever
+        dimension = self.memory.state.local.dimension
+        statistics = sum_history(log, None if features is None else round_to_grid(features), dimension)
+        check_upload(statistics, dimension)  # the server would refuse it every time
 
         def learn(state: SavedState) -> tuple[SavedState, Upload | None]:
             store, policy = self.memory.store, self.memory.policy
             is_new = store.get_entry(HISTORY) is None
-            require(is_new, f"agent {self.id} has learned a history already: a second one may count lists twice")
+            require(is_new, f"agent {self.id} has learned a history already: a second one could count lists twice")
             store.put_entry(HISTORY, str(statistics.rounds).encode())
             sent = take_back(policy, learn_before(policy, state.local, statistics), statistics, policy.trigger.least)
             return keep_sent(state, sent), sent[1]
@@ -145,10 +141,9 @@ class SavedAgent:
         return self._learn(learn)
 
     def restart(self) -> None:
-        """Start over for another user: nothing that this agent learned so far counts any more.
+        """Start over for another user, without earlier data. The next upload replaces all earlier ones at the server.
 
-        Where the policy detects changes, an agent finds them by itself; this is for a caller that knows of one. The
-        next upload replaces all earlier ones at the server.
+        A policy with drift detection does this by itself; this is for a caller that knows of a change.
         """
 
         def start_over(state: SavedState) -> tuple[SavedState, None]:
@@ -159,53 +154,54 @@ class SavedAgent:
             self.memory.update(start_over)
 
     def export_log(self) -> ClickLog:
-        """Return the last lists that have feedback, with the items on offer and the chance of each chosen item.
+        """Return the recorded lists with feedback, with all items on offer and the propensities.
 
-        ``connect(record_lists=1000)`` keeps them. Items are the rows that ``recommend`` was given, numbered in each
-        list; the user is this agent's number. ``fedcascade.data.logs:write_log`` writes the log to a file.
+        ``connect(record_lists=1000)`` records lists. Items are row numbers of ``recommend``; the user is this agent's
+        number. ``fedcascade.data.logs:write_log`` writes the log to a file.
         """
         with self._hold():
             rows = self.memory.store.load_recorded_lists()
-        advice = "connect with record_lists=1000, and give feedback"
-        require(len(rows) > 0, f"agent {self.id} has recorded no list: {advice}")
+        require(
+            len(rows) > 0, f"agent {self.id} has no recorded list: connect with record_lists=1000, and give feedback"
+        )
         dimension = self.memory.state.local.dimension
         return concatenate([_read_recorded(self.id, dimension, row) for row in rows])
 
     def open_lists(self) -> list[OpenList]:
-        """The lists that wait for feedback, oldest first."""
+        """List the lists without feedback, oldest first."""
         with self._hold():
             oldest = self._options.clock.now() - self._options.keep_seconds
             return [waiting for waiting in self.memory.store.list_open_lists() if waiting.shown_at >= oldest]
 
     def erase(self) -> None:
-        """Delete everything that this device keeps of the agent, whatever the server holds; it cannot be used again."""
+        """Delete this agent from its file, not from the server; it cannot be used again."""
         with self._hold():
             self.memory.store.file.erase_agent(self.memory.store.agent)
             self.memory.has_left = True
 
     @property
     def id(self) -> int:
-        """The number under which the server knows this agent; 0 until it has enrolled."""
-        return self.memory.state.welcome.agent
+        """The agent's number at the server; 0 before enrolment."""
+        return self.memory.state.enrolment.agent
 
     @property
     def unsent(self) -> int:
-        """How many uploads wait for an answer."""
+        """The number of unanswered uploads."""
         return len(self.memory.state.outbox)
 
     @property
     def lost(self) -> int:
-        """How many rounds the server will never learn from."""
+        """The number of rounds that the server will never get."""
         return self.memory.state.lost
 
     @property
     def buffered(self) -> int:
-        """How many observations wait for an upload."""
+        """The number of observations in the buffer."""
         return self.memory.state.local.buffer.count
 
     @property
-    def is_welcomed(self) -> bool:
-        """Whether it decides with the server's prior: from enrolment to the first answer."""
+    def has_prior(self) -> bool:
+        """True from enrolment to the first answer, if the server sent a prior."""
         local = self.memory.state.local
         known, has_trust = local.download.statistics, self.memory.policy.trust is not None
         others = local.own.others_gram if has_trust and local.own is not None else known.gram
@@ -213,7 +209,7 @@ class SavedAgent:
 
     @property
     def estimate(self) -> NDArray[np.float64]:
-        """Theta, as this agent estimates it now."""
+        """The current estimate of theta."""
         return self.memory.state.local.decision.theta.copy()
 
     def _learn(self, learn: Callable[[SavedState], tuple[SavedState, Upload | None]]) -> Upload | None:
@@ -224,21 +220,21 @@ class SavedAgent:
             return upload
 
     def _get_open_list(self, impression: ShownList | SupportsIndex) -> ShownList:
-        """The open list of that number; refuse one that has expired, and a list of another agent with this number."""
+        """Return an open list by its number; reject an expired one, and another agent's list of this number."""
         number = read_index("impression", impression.impression if isinstance(impression, ShownList) else impression)
         store, dimension = self.memory.store, self.memory.state.local.dimension
         row = store.load_open_list(number, self.id, dimension) if abs(number) < 2**63 else None
-        options, now = self._options, self._options.clock.now()
-        if row is None or row[1] < now - options.keep_seconds:
-            kept = f"a list waits until {options.keep_lists} others were shown, {options.keep_seconds / 86_400:g} days"
-            raise ValueError(f"agent {self.id} has no open list {number}: {kept} at most, and has one feedback")
+        options = self._options
+        if row is None or row[1] < options.clock.now() - options.keep_seconds:
+            kept = f"a list expires after {options.keep_lists} newer ones or {options.keep_seconds / 86_400:g} days"
+            raise ValueError(f"agent {self.id} has no open list {number}: {kept}, and takes feedback once")
         if isinstance(impression, ShownList) and not np.array_equal(row[0].features, impression.features):
-            raise ValueError(f"list {number} of agent {self.id} is another one: this one was shown by another agent")
+            raise ValueError(f"agent {self.id} has not shown this list {number}: give it to the agent that did")
         return row[0]
 
     @contextmanager
     def _hold(self) -> Iterator[None]:
-        """Hold the lock, in the process that opened the file, while the agent can be used."""
+        """Hold the lock; reject a closed agent, and another process than the one that opened the file."""
         file = self.memory.store.file
         file.require_same_process()
         with file.lock:
@@ -249,13 +245,13 @@ class SavedAgent:
 def read_positions(
     items: list[int], clicked: Positions | EllipsisType, clicked_item: Positions | EllipsisType
 ) -> list[int]:
-    """Return the positions that were clicked, from positions or from items; ``...`` is what was not given.
+    """Return the clicked positions, from positions or from items; ``...`` stands for a missing argument.
 
     >>> read_positions([7, 5, 9], 1, ...), read_positions([7, 5, 9], ..., [9, 7]), read_positions([7, 5, 9], None, ...)
     ([1], [2, 0], [])
     """
     is_one = isinstance(clicked, EllipsisType) != isinstance(clicked_item, EllipsisType)
-    require(is_one, "say either clicked=... or clicked_item=..., with None if nothing was clicked")
+    require(is_one, "give either clicked=... or clicked_item=..., with None if nothing was clicked")
     if not isinstance(clicked, EllipsisType):
         return _read_all("clicked", clicked)
     assert not isinstance(clicked_item, EllipsisType)
@@ -266,7 +262,7 @@ def read_positions(
 
 
 def _read_all(name: str, given: Positions) -> list[int]:
-    """One whole number or several as a list; an array of truth values is refused as each of its elements is."""
+    """Return one integer or several as a list."""
     if given is None:
         return []
     is_several = isinstance(given, Iterable) and getattr(given, "ndim", 1) > 0 and not isinstance(given, str | bytes)
@@ -280,6 +276,13 @@ def _read_recorded(agent: int, dimension: int, row: RecordedList) -> ClickLog:
     features = np.frombuffer(offered, "<f4").astype(np.float32).reshape(1, -1, dimension)
     clicked = np.zeros((1, shown.size), bool)
     clicked[0, np.frombuffer(clicks, "<i8")] = True
-    return ClickLog(users=np.array([agent]), items=shown[None], clicks=clicked, times=np.array([at]),
-                    looked=np.array([looked]), offered=np.arange(features.shape[1])[None], features=features,
-                    propensities=None if chances is None else np.frombuffer(chances, "<f8")[None])  # fmt: skip
+    return ClickLog(
+        users=np.array([agent]),
+        items=shown[None],
+        clicks=clicked,
+        times=np.array([at]),
+        looked=np.array([looked]),
+        offered=np.arange(features.shape[1])[None],
+        features=features,
+        propensities=None if chances is None else np.frombuffer(chances, "<f8")[None],
+    )

@@ -1,7 +1,7 @@
-"""The file in which agents keep what they know: one for a single agent, or one for all agents of a process.
+"""The SQLite file of a single agent, or of all agents of a process.
 
-Every change is a transaction. The file survives the death of the process at any moment; before an upload leaves the
-device it is forced to the disk, so that even a power cut cannot make an agent reuse a sequence number.
+Every change is a transaction, so the file survives a crash of the process. It is synced to disk before an upload is
+sent, so a power cut cannot make an agent reuse a sequence number.
 """
 
 import ctypes
@@ -32,24 +32,27 @@ CREATE TABLE recorded_list (
     offered BLOB NOT NULL, clicks BLOB, looked INTEGER, PRIMARY KEY (agent, impression)) WITHOUT ROWID;
 """
 TABLES = ("entry", "outbox", "open_list", "recorded_list")
-VERSION = 5
-SHARED = 0  # in the place of an agent, for entries that belong to no single one
-ADD_AGENT = "INSERT OR IGNORE INTO owner (name) VALUES (?)"
-WAL_PAGES = 4_000  # of 4 KiB, before they are moved into the database
-PREPARE = ("PRAGMA locking_mode = EXCLUSIVE", "PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL",
-           "PRAGMA fullfsync = ON",  # on macOS, beyond the cache of the drive
-           f"PRAGMA wal_autocheckpoint = {WAL_PAGES}", "PRAGMA cache_size = -32768")  # fmt: skip
+VERSION = 6
+SHARED = 0  # agent number of entries that all agents share
+PREPARE = (
+    "PRAGMA locking_mode = EXCLUSIVE",
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = NORMAL",
+    "PRAGMA fullfsync = ON",  # on macOS, flush the drive's cache
+    "PRAGMA wal_autocheckpoint = 4000",  # pages of 4 KiB
+    "PRAGMA cache_size = -32768",
+)
 
 
 class StoreFile:
-    """What agents keep, in one SQLite file or in ``:memory:``. A caller that reads or writes holds ``lock``."""
+    """The SQLite file of agents, or ``:memory:``. A caller holds ``lock`` to read or write."""
 
     def __init__(self, path: str) -> None:
         self.lock = threading.RLock()
         self.is_closed = False
         self._path, self._process = path, os.getpid()
         self._commits, self._commits_on_disk, self._syncing = 0, 0, threading.Lock()
-        self._log: int | None = None  # descriptor of the write-ahead log, to force it to the disk
+        self._log: int | None = None  # descriptor of the write-ahead log, for fsync
         if path != ":memory:":
             _require_unused(path)
             try:
@@ -70,57 +73,53 @@ class StoreFile:
             for command in PREPARE:
                 self.execute(command)
             [version] = self.execute("PRAGMA user_version").fetchone()
+            advice = "use the release that wrote it, or enrol again with another file"
             is_known = version in (0, VERSION)
-            require(is_known, f"'{path}' is an agent's file of version {version}, this fedcascade reads {VERSION}: "
-                    "use the release that wrote it, or enrol again with another file")  # fmt: skip
+            require(is_known, f"'{path}' must have the agent's file version {VERSION}, got {version}: {advice}")
             if version == 0:
                 with self.transaction():
                     for statement in (*SCHEMA.split(";"), f"PRAGMA user_version = {VERSION}"):
                         self.execute(statement)
             if path != ":memory:":
-                self.execute("PRAGMA wal_checkpoint(FULL)")  # the names of new files are on the disk from now on
+                self.execute("PRAGMA wal_checkpoint(FULL)")  # syncs the directory entries of new files
                 self._log = os.open(f"{path}-wal", os.O_RDWR)
         except sqlite3.DatabaseError as error:
             if getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
-                raise ValueError(f"another process uses '{path}': an agent has one process at a time") from None
+                raise ValueError(f"another process uses '{path}': close it, or use another file") from None
             raise ValueError(f"cannot use '{path}' as an agent's store: {error}") from None
 
     @property
     def path(self) -> str | None:
-        """Where the file really is; None if it is in memory or closed."""
+        """The real path of the file; None if it is in memory or closed."""
         return None if self._log is None else os.path.realpath(self._path)
 
     def execute(self, command: str, values: tuple[Any, ...] = ()) -> sqlite3.Cursor:
         return self._connection.execute(command, values)
 
-    def is_mine(self) -> bool:
-        """Whether this process opened the file, and is no fork of the one that did."""
+    def is_same_process(self) -> bool:
+        """Return whether this process opened the file, rather than its parent before a fork."""
         return os.getpid() == self._process
 
     def require_same_process(self) -> None:
-        """Refuse to go on in a fork of the process that opened the file: both would write it."""
-        if not self.is_mine():
-            line = f"'{self._path}' was opened by process {self._process}, and this is a fork of it"
-            raise ValueError(f"{line}: connect after the fork, each process with a file of its own")
+        """Reject a fork of the process that opened the file: both would write it."""
+        advice = "connect after the fork, with one file per process"
+        require(self.is_same_process(), f"'{self._path}' was opened by the parent process {self._process}: {advice}")
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Change all or nothing; the caller holds ``lock``."""
+        """Run a transaction; the caller holds ``lock``."""
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             yield
             self._connection.execute("COMMIT")
         except BaseException:
-            if self._connection.in_transaction:  # on a full disk, SQLite has rolled back by itself
+            if self._connection.in_transaction:  # SQLite rolls back by itself if the disk is full
                 self._connection.execute("ROLLBACK")
             raise
         self._commits += 1
 
     def sync_to_disk(self) -> None:
-        """Wait until everything that was committed has reached the disk, without ``lock``.
-
-        Many agents share a turn: if another thread has done it meanwhile, nothing is left to do.
-        """
+        """Wait until all commits are on disk, without ``lock``. Threads that wait at the same time share one sync."""
         wanted = self._commits
         with self._syncing:
             if self._log is not None and self._commits_on_disk < wanted:
@@ -129,8 +128,8 @@ class StoreFile:
                 self._commits_on_disk = commits
 
     def find_agent(self, name: str) -> int:
-        """The number of an agent within this file, by the name that the application has for its user."""
-        self.execute(ADD_AGENT, (name,))
+        """Return the number of a user's agent in this file; add one for a new name."""
+        self.execute("INSERT OR IGNORE INTO owner (name) VALUES (?)", (name,))
         [agent] = self.execute("SELECT agent FROM owner WHERE name = ?", (name,)).fetchone()
         return int(agent)
 
@@ -138,7 +137,7 @@ class StoreFile:
         return [name for [name] in self.execute("SELECT name FROM owner ORDER BY agent")]
 
     def find_unfinished(self) -> list[str]:
-        """The names of agents that have something to send, or to compare with the server."""
+        """List the agents with unanswered uploads or sums to compare, by name."""
         rows = self.execute(
             "SELECT name FROM owner WHERE agent IN (SELECT agent FROM outbox) OR agent IN "
             "(SELECT agent FROM entry WHERE name = 'unsettled') ORDER BY agent"
@@ -146,22 +145,22 @@ class StoreFile:
         return [name for [name] in rows]
 
     def count_uploads(self) -> int:
-        """How many uploads of all agents have not been answered."""
+        """Count the unanswered uploads of all agents."""
         [count] = self.execute("SELECT count(*) FROM outbox").fetchone()
         return int(count)
 
     def add_tokens(self, tokens: Iterable[str]) -> None:
-        """Keep enrolment tokens until agents use them up."""
+        """Save enrolment tokens for agents to come."""
         with self.transaction():
             self._connection.executemany("INSERT OR IGNORE INTO token VALUES (?)", [(token,) for token in tokens])
 
     def take_token(self) -> str | None:
-        """Take a token out of the stock; the caller holds a transaction and keeps the token for one agent."""
+        """Remove and return a token, in the caller's transaction."""
         row = self.execute("DELETE FROM token WHERE value = (SELECT min(value) FROM token) RETURNING value").fetchall()
         return row[0][0] if row else None
 
     def erase_agent(self, agent: int) -> None:
-        """Delete everything of an agent, and overwrite it on disk."""
+        """Delete an agent, and overwrite its data on disk."""
         self.execute("PRAGMA secure_delete = ON")
         with self.transaction():
             for table in (*TABLES, "owner"):
@@ -172,14 +171,14 @@ class StoreFile:
     def close(self) -> None:
         with self.lock, self._syncing:
             if not self.is_closed:
-                if self._log is not None:  # first: Windows deletes no file that is open
+                if self._log is not None:  # first: Windows cannot delete an open file
                     os.close(self._log)
                     self._log = None
                 self._connection.close()
             self.is_closed = True
 
     def abandon(self) -> None:
-        """Never close this connection: a fork that did would delete the log that its parent goes on writing."""
+        """Keep this connection open for ever: a fork that closed it would delete the log of its parent."""
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
 
 
@@ -188,7 +187,7 @@ _OPEN_FILES: WeakSet[StoreFile] = WeakSet()
 
 def _require_unused(path: str) -> None:
     is_open = os.path.realpath(path) in {file.path for file in _OPEN_FILES}
-    require(not is_open, f"this process uses '{path}' already: close the agent that does, or go on with that one")
+    require(not is_open, f"this process has opened '{path}' already: use that agent, or close it")
 
 
 def _abandon_all() -> None:

@@ -1,8 +1,6 @@
-"""How a request travels: over HTTP, or in process to an application without a network between."""
+"""Transports of requests."""
 
-import asyncio
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -14,7 +12,7 @@ from fedcascade.checks import require
 
 @dataclass(frozen=True)
 class HttpReply:
-    """Status, body and headers of a reply; names of headers in lower case."""
+    """The status, body and headers of a reply; header names are in lower case."""
 
     status: int
     body: bytes
@@ -22,7 +20,7 @@ class HttpReply:
 
 
 class Transport(Protocol):
-    """Carries one request to the server and its reply back; raises ConnectionError when that fails."""
+    """A way to send a request to the server; it raises ConnectionError if that fails."""
 
     def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> HttpReply: ...
 
@@ -30,7 +28,7 @@ class Transport(Protocol):
 
 
 class HttpTransport:
-    """HTTP over a network. Certificates are checked; plain http is meant for loopback and behind proxies."""
+    """A transport over HTTP. Certificates are verified; plain http is for loopback and behind proxies."""
 
     def __init__(self, url: str, *, timeout: float = 10.0, verify: Any = True) -> None:
         require(is_address(url), f"a server's address looks like https://host:8777, got '{url}'")
@@ -49,7 +47,7 @@ class HttpTransport:
 
 
 def is_address(url: str) -> bool:
-    """Whether a URL names a host that HTTP can reach.
+    """Return whether a URL is an HTTP address of a host.
 
     >>> [is_address(url) for url in ("https://host:8777", "host:8777", "http://host:80000", "http://[::1")]
     [True, False, False, False]
@@ -57,26 +55,5 @@ def is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port or an IPv6 address that is none
+    except ValueError:  # an invalid port or IPv6 address
         return False
-
-
-class InProcessTransport:
-    """Calls an application in this process, in an event loop of its own: all of the server but sockets."""
-
-    def __init__(self, app: Callable[..., Any]) -> None:
-        transport = httpx2.ASGITransport(app, client=("in-process", 0))
-        self._client = httpx2.AsyncClient(base_url="http://in-process", transport=transport, timeout=None)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="fedcascade-in-process", daemon=True)
-        self._thread.start()
-
-    def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> HttpReply:
-        request = self._client.request(method, path, content=body, headers=dict(headers))
-        response = asyncio.run_coroutine_threadsafe(request, self._loop).result()
-        return HttpReply(response.status_code, response.content, dict(response.headers))
-
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()

@@ -1,1 +1,1 @@
-"""What agents and server agree on: wire types, signatures, validation, refusals, OpenAPI."""
+"""The protocol of agents and server: wire types, signatures, validation, refusals, OpenAPI."""

@@ -1,7 +1,7 @@
-"""Who may talk: HTTP message signatures (RFC 9421) with Ed25519, digests of bodies (RFC 9530), tokens and their file.
+"""Authentication: HTTP message signatures (RFC 9421) with Ed25519, body digests (RFC 9530), and tokens.
 
-One form is spoken, and nothing else is accepted: the signature covers method, path, digest of the body and sequence
-number; its parameters are the time, the agent's number as key id, and a nonce that is used once.
+Only one form of signature is accepted. It covers method, path, body digest and sequence number; its parameters are the
+time, the agent's number as key id, and a nonce.
 """
 
 import base64
@@ -23,13 +23,13 @@ from fedcascade.checks import require
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.systems import sync_file
 
-FRESH_SECONDS = 300
-NONCES_KEPT = 128
-NONCE_SECONDS = 2  # no nonce is dropped within so many seconds of the newest
+FRESH_SECONDS = 300  # accept signatures up to 5 minutes old
+NONCES_KEPT = 128  # of one agent, at least
+NONCE_SECONDS = 2  # keep all nonces of the newest 2 seconds
 SEQUENCE = "fedcascade-sequence"
-SERVER_TIME = "fedcascade-time"  # comes with a refusal of a clock, in seconds since 1970
-UNRECOGNISED = "no agent of this number has signed this request: enrol again if it is yours"
-REPLAYED = "this signature was used before: sign every request anew"
+SERVER_TIME = "fedcascade-time"  # header of a 401 for a wrong clock, in seconds since 1970
+UNRECOGNISED = "the signature matches no enrolled agent: enrol again"
+REPLAYED = "this signature was used before: sign every request with a new nonce"
 COVERED = f'("@method" "@path" "content-digest" "{SEQUENCE}")'
 PARAMETERS = re.compile(
     re.escape(COVERED) + r';created=(\d{1,12});keyid="(\d{1,18})";nonce="(\d{1,18})";alg="ed25519"', re.ASCII
@@ -40,7 +40,7 @@ NUMBER = re.compile(r"0|[1-9]\d{0,15}", re.ASCII)
 
 
 class Unauthorised(Refused):
-    """A request that does not prove who sent it."""
+    """A request without a valid proof of its sender."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(401, reason, detail)
@@ -61,7 +61,7 @@ class SignatureHeaders(NamedTuple):
 def sign(
     key: SigningKey, *, agent: int, method: str, path: str, body: bytes, sequence: int, created: int, nonce: int
 ) -> dict[str, str]:
-    """Sign a request for an agent; the headers that carry the signature."""
+    """Sign a request of an agent and return the headers of the signature."""
     parameters = f'{COVERED};created={created};keyid="{agent}";nonce="{nonce}";alg="ed25519"'
     unsigned = SignatureHeaders(agent, created, nonce, sequence, compute_digest(body), parameters, "")
     signature = key.sign(build_signature_base(method, path, unsigned)).signature
@@ -74,7 +74,7 @@ def sign(
 
 
 def parse_signature(headers: Mapping[str, str]) -> SignatureHeaders:
-    """Parse the signature headers of a request; refuse one that is not signed in the one accepted form."""
+    """Parse the signature headers of a request; reject any other form."""
     digest, sequence = headers.get("content-digest", ""), headers.get(SEQUENCE, "")
     parameters = headers.get("signature-input", "").removeprefix("agent=")
     match = PARAMETERS.fullmatch(parameters)
@@ -86,59 +86,59 @@ def parse_signature(headers: Mapping[str, str]) -> SignatureHeaders:
 
 
 def require_fresh(created: int, now: float) -> None:
-    """Refuse a signature that was made too long ago, or too far in the future."""
+    """Reject a signature that is too old, or too far in the future."""
     age = now - created
     if abs(age) > FRESH_SECONDS:
         raise Unauthorised("stale", f"the signature is {age:.0f} s old, at most {FRESH_SECONDS} s are accepted")
 
 
 def build_signature_base(method: str, path: str, signature: SignatureHeaders) -> bytes:
-    """The bytes that are signed (RFC 9421, section 2.5)."""
+    """Build the bytes to sign (RFC 9421, section 2.5)."""
     return (
         f'"@method": {method}\n"@path": {path}\n"content-digest": {signature.digest}\n'
         f'"{SEQUENCE}": {signature.sequence}\n"@signature-params": {signature.parameters}'
     ).encode()
 
 
-def sign_enrolment(key: SigningKey, created: int, grounds: bytes) -> bytes:
-    """Sign an enrolment, whose ``grounds`` are a token or a credential: only its owner can enrol a key."""
-    return key.sign(_build_enrolment_base(created, grounds)).signature
+def sign_enrolment(key: SigningKey, created: int, claim: bytes) -> bytes:
+    """Sign an enrolment: only the owner of a key can enrol it. ``claim`` encodes the token or credential."""
+    return key.sign(_build_enrolment_base(created, claim)).signature
 
 
-def verify_enrolment(public_key: bytes, proof: bytes, created: int, grounds: bytes) -> None:
-    """Refuse an enrolment of a key that no secure signature can come from, or that its owner has not signed."""
+def verify_enrolment(public_key: bytes, proof: bytes, created: int, claim: bytes) -> None:
+    """Reject an enrolment with a weak key, or without a signature by that key."""
     if not crypto_core_ed25519_is_valid_point(public_key):  # a canonical point of the prime-order subgroup
         raise Refused(422, "impossible", "public_key is not an Ed25519 key")
     try:
-        VerifyKey(public_key).verify(_build_enrolment_base(created, grounds), proof)
+        VerifyKey(public_key).verify(_build_enrolment_base(created, claim), proof)
     except BadSignatureError:
         raise Unauthorised("unsigned", "an enrolment must be signed with the key that it enrols") from None
 
 
-def _build_enrolment_base(created: int, grounds: bytes) -> bytes:
-    return b"fedcascade enrolment\n%d\n%b" % (created, grounds)
+def _build_enrolment_base(created: int, claim: bytes) -> bytes:
+    return b"fedcascade enrolment\n%d\n%b" % (created, claim)
 
 
 def compute_digest(body: bytes) -> str:
-    """The SHA-256 of a body as the Content-Digest header carries it (RFC 9530)."""
+    """Compute the Content-Digest header of a body (RFC 9530)."""
     return f"sha-256=:{base64.b64encode(hashlib.sha256(body).digest()).decode()}:"
 
 
 @dataclass(slots=True)
 class _NonceWindow:
-    """The nonces that one agent has used, with the times of their signatures; those up to ``floor`` are not kept."""
+    """Used nonces of one agent, with the times of their signatures; those up to ``floor`` are dropped."""
 
     created: dict[int, int] = field(default_factory=dict)
     floor: int = -1
     newest: int = -1
-    room: int = NONCES_KEPT
+    capacity: int = NONCES_KEPT
 
 
 class Nonces:
-    """The nonces that agents have used in signatures that are still fresh by the server's time: each is good once.
+    """Nonces of fresh signatures; each is valid once.
 
-    Nonces need no order, so an agent may correct its clock. Of an agent that signs very often only the newest are kept,
-    those of the last seconds in any case, and what is as old as those that were dropped is refused.
+    Nonces need no order, so an agent may correct its clock. If an agent signs very often, its oldest nonces are
+    dropped, and signatures as old as these are rejected.
     """
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ class Nonces:
         self._swept = 0.0
 
     def use(self, agent: int, nonce: int, created: int, now: float) -> None:
-        """Record a nonce of a signature that is fresh; refuse one that was used, or that is too old to tell."""
+        """Record the nonce of a fresh signature; reject it if it was used, or may have been."""
         if now - self._swept > FRESH_SECONDS:
             self._drop_stale(now)
         window = self._windows.get(agent)
@@ -156,18 +156,18 @@ class Nonces:
             raise Unauthorised("replayed", REPLAYED)
         window.created[nonce] = created
         window.newest = max(window.newest, created)
-        if len(window.created) > window.room:
+        if len(window.created) > window.capacity:
             self._drop_oldest(window)
 
     def _drop_oldest(self, window: _NonceWindow) -> None:
-        """Drop the older half. Signatures name whole seconds, so the present ones are kept, however many there are."""
+        """Drop the older half, but nothing of the last seconds: signatures have a resolution of one second."""
         median = sorted(window.created.values())[len(window.created) // 2]
         window.floor = max(window.floor, min(median, window.newest - NONCE_SECONDS))
         window.created = {nonce: created for nonce, created in window.created.items() if created > window.floor}
-        window.room = max(NONCES_KEPT, 2 * len(window.created))
+        window.capacity = max(NONCES_KEPT, 2 * len(window.created))
 
     def _drop_stale(self, now: float) -> None:
-        """Forget agents all of whose signatures are stale: those are refused without a look at nonces."""
+        """Drop agents without a fresh signature: stale ones are rejected by their time."""
         self._swept = now
         stale = [agent for agent, window in self._windows.items() if window.newest < now - FRESH_SECONDS]
         for agent in stale:
@@ -175,23 +175,23 @@ class Nonces:
 
 
 def read_claimed_agent(headers: Mapping[str, str]) -> str:
-    """The number of the agent in whose name a request says that it is signed; empty if it names none."""
+    """Return the agent's number that a request claims, unverified; empty if none."""
     match = CLAIM.search(headers.get("signature-input", ""))
     return match[1] if match else ""
 
 
 def create_token() -> str:
-    """A new secret of 256 random bits."""
+    """Create a secret of 256 random bits."""
     return secrets.token_urlsafe(32)
 
 
 def hash_token(token: str) -> bytes:
-    """What is kept of a token. It is random and long, so a plain hash cannot be guessed backwards."""
+    """Hash a token for storage. A token has 256 random bits, so a plain hash is enough."""
     return hashlib.sha256(token.encode()).digest()
 
 
 def is_operator(header: str, operator_hash: bytes | None) -> bool:
-    """Whether an Authorization header carries the operator's token."""
+    """Return whether an Authorization header carries the operator's token."""
     token = header.removeprefix("Bearer ")
     return operator_hash is not None and hmac.compare_digest(hash_token(token), operator_hash)
 
@@ -200,7 +200,7 @@ LEAST_CHARACTERS = 16  # a shorter token could be guessed
 
 
 def read_token(path: Path) -> str:
-    """Read the operator's token from its file; refuse one that is missing, short or no line of text."""
+    """Read the operator's token from its file; reject one that is missing, short or not one line."""
     try:
         token = path.read_text(encoding="ascii").strip()
     except OSError as error:
@@ -208,13 +208,13 @@ def read_token(path: Path) -> str:
     except UnicodeDecodeError:
         token = ""
     is_good = len(token) >= LEAST_CHARACTERS and token.isprintable()
-    words = f"one line of at least {LEAST_CHARACTERS} letters and digits"
-    require(is_good, f"'{path}' holds no operator's token, which is {words}: put one there, or delete the file")
+    expected = f"one line of at least {LEAST_CHARACTERS} letters and digits"
+    require(is_good, f"'{path}' must hold the operator's token, {expected}: write one, or delete the file")
     return token
 
 
 def write_token(path: Path, token: str) -> None:
-    """Write a token to a new file, which others cannot read, and force it to the disk."""
+    """Write a token to a new file that only its owner can read, and sync it to disk."""
     try:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
             file.write(f"{token}\n")
@@ -224,8 +224,8 @@ def write_token(path: Path, token: str) -> None:
         raise ValueError(f"cannot write the operator's token to '{path}': {error.strerror}") from None
 
 
-def require_token_room(path: Path) -> None:
-    """Refuse a place for the operator's token where neither is one nor could be."""
+def require_token_path(path: Path) -> None:
+    """Reject a path that neither holds the operator's token nor can be written."""
     is_writable = path.parent.is_dir() and os.access(path.parent, os.W_OK)
-    words = "must be a folder in which a file can be made"
-    require(path.exists() or is_writable, f"cannot write the operator's token to '{path}': '{path.parent}' {words}")
+    words = f"'{path.parent}' must be a folder that you can write to"
+    require(path.exists() or is_writable, f"cannot write the operator's token to '{path}': {words}")

@@ -1,8 +1,8 @@
-"""Refusals: a status for machines, a word for metrics, a line for people."""
+"""Refusals: an HTTP status, a reason for metrics, and a line for people."""
 
 
 class Refused(ValueError):  # noqa: N818 (a refusal is an answer, not an accident)
-    """A request that does not take place; nothing has changed."""
+    """A request that was refused and changed nothing."""
 
     def __init__(self, status: int, reason: str, detail: str, *, retry_after: float | None = None) -> None:
         super().__init__(detail)
@@ -10,7 +10,7 @@ class Refused(ValueError):  # noqa: N818 (a refusal is an answer, not an acciden
 
 
 class Unavailable(Refused):
-    """The store cannot be written or read just now; what was acknowledged is safe, and trying again may help."""
+    """A store that cannot be written or read for now. Acknowledged uploads are safe; retry later."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(503, "store-unavailable", detail, retry_after=1.0)

@@ -1,4 +1,4 @@
-"""The OpenAPI description, from the same types that decode the messages."""
+"""The OpenAPI description, generated from the wire types."""
 
 from typing import Any
 
@@ -10,16 +10,16 @@ from fedcascade.service.protocol.wire import AnswerMessage, UploadMessage
 
 SIGNED, OPERATOR = "signature", "operator"
 REFUSALS = {
-    400: "The body or the protocol is not understood.",
-    401: "The request is not signed, or its signature is stale, replayed, altered or borrowed.",
-    403: "The caller may not do this.",
-    404: "There is no such thing.",
-    409: "The same sequence number came with another content.",
+    400: "The body cannot be decoded, or the protocol version is unknown.",
+    401: "The request is unsigned, or its signature is stale, replayed or invalid.",
+    403: "The caller is not allowed to do this.",
+    404: "Not found.",
+    409: "The sequence number was used for other content.",
     413: "The body is too large.",
     415: "The content type is neither JSON nor MessagePack.",
-    422: "The message is well-formed but no data can look like this.",
+    422: "The message is well-formed, but no data can produce it.",
     429: "Too many requests.",
-    503: "The store is not available just now.",
+    503: "The store is unavailable.",
 }
 SIGNATURES = "RFC 9421 with Ed25519; see docs/reference-wire.md."
 SECURITY = {
@@ -30,20 +30,28 @@ AGENT = {"name": "agent", "in": "path", "required": True, "schema": {"type": "in
 
 # method, path, summary, security, request, status, response
 ROUTES: tuple[tuple[str, str, str, str | None, type | None, int, type | None], ...] = (
-    ("get", "/v1/terms", "What this server runs.", None, None, 200, wire.Terms),
-    ("post", wire.ENROLMENTS, "Enrol an agent; query download.", None, wire.Enrolment, 201, wire.Welcome),
-    ("post", wire.EXCHANGES, "Upload a buffer; get a group's statistics.", SIGNED, UploadMessage, 200, AnswerMessage),
-    ("get", "/v1/agents/{agent}", "How an agent stands; itself or an operator.", SIGNED, None, 200, wire.Standing),
-    ("delete", "/v1/agents/{agent}", "Forget an agent; itself or an operator.", SIGNED, None, 204, None),
-    ("post", "/v1/agents/{agent}/revocation", "Let an agent speak no more.", OPERATOR, None, 204, None),
-    ("post", "/v1/enrolment-tokens", "Make enrolment tokens.", OPERATOR, wire.TokenRequest, 201, wire.Tokens),
+    ("get", "/v1/terms", "Get the server's policy and limits.", None, None, 200, wire.Terms),
+    ("post", wire.ENROLMENTS, "Enrol an agent; query prior.", None, wire.Enrolment, 201, wire.EnrolmentAnswer),
+    ("post", wire.EXCHANGES, "Upload statistics; get the group's.", SIGNED, UploadMessage, 200, AnswerMessage),
+    (
+        "get",
+        "/v1/agents/{agent}",
+        "Get the sums of an agent's uploads; agent or operator.",
+        SIGNED,
+        None,
+        200,
+        wire.Standing,
+    ),
+    ("delete", "/v1/agents/{agent}", "Forget an agent; agent or operator.", SIGNED, None, 204, None),
+    ("post", "/v1/agents/{agent}/revocation", "Revoke an agent.", OPERATOR, None, 204, None),
+    ("post", "/v1/enrolment-tokens", "Create enrolment tokens.", OPERATOR, wire.TokenRequest, 201, wire.Tokens),
     ("get", "/v1/agents", "List agents: query after, most, state.", OPERATOR, None, 200, wire.AgentList),
     ("put", "/v1/operator-token", "Replace the operator's token.", OPERATOR, wire.TokenReplacement, 204, None),
-    ("get", "/v1/overview", "What the server holds.", OPERATOR, None, 200, wire.Overview),
-    ("get", "/healthz", "Whether the process lives.", None, None, 200, None),
-    ("get", "/readyz", "Whether the store can be written.", None, None, 200, None),
-    ("get", "/metrics", "Prometheus metrics.", None, None, 200, None),
-    ("get", "/schema", "This description.", None, None, 200, None),
+    ("get", "/v1/overview", "Get the totals of the server.", OPERATOR, None, 200, wire.Overview),
+    ("get", "/healthz", "Check that the process runs.", None, None, 200, None),
+    ("get", "/readyz", "Check that the store can be written.", None, None, 200, None),
+    ("get", "/metrics", "Get Prometheus metrics.", None, None, 200, None),
+    ("get", "/schema", "Get this description.", None, None, 200, None),
 )
 
 

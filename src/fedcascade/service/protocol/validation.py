@@ -1,16 +1,16 @@
-"""Bad uploads are refused by theorem, so no honest agent is ever refused.
+"""Checks of uploads that hold for all honest data by theorem, so no honest agent is ever refused.
 
 Let X be the examined items, one row each, and c the clicks, 0 or 1. Then gram = X^T X and moment = X^T c. With
 ||x|| <= 1 the trace of gram is at most the count. For every s > 0, moment^T (gram + s I)^-1 moment <= ||c||^2 =
 clicks; for a moment outside the range of gram the left side grows like 1/s. So one factorisation of gram + s I
-says whether gram is positive semi-definite, and whether the moment can belong to it.
+tests whether gram is positive semi-definite, and whether the moment can belong to it.
 
 Features are multiples of 2^-12, so an honest gram and moment are exact, and s need only cover the rounding of this
 check itself: with unit roundoff u, factorising and solving in dimension d is exact for a gram that differs by less than
-(d + 2)^2 u trace, which is s / 2. What is accepted has no eigenvalue below -1.5 s, and s is a fixed share of the trace.
+(d + 2)^2 u trace, which is s / 2. An accepted gram has no eigenvalue below -1.5 s, and s is a fixed share of the trace.
 Slack therefore adds up over uploads as the trace does, and not with their number: over a whole server, with
-``LARGEST_TOTAL`` observations, it stays below half of ``find_smallest_lambda``. That is why no sum of accepted uploads
-can fail to be factorised (docs/decisions/0007-poisoning-upload-checks-and-bounded-influence.md).
+``LARGEST_TOTAL`` observations, it stays below half of ``find_smallest_lambda``. Every sum of accepted uploads can
+therefore be factorised (docs/decisions/0007-poisoning-upload-checks-and-bounded-influence.md).
 """
 
 import math
@@ -25,31 +25,31 @@ from fedcascade.numerics import linear
 from fedcascade.numerics.grid import GRID
 from fedcascade.numerics.jit import jit, jit_inline
 
-MOMENT_STEPS, GRAM_STEPS = 1.0 / GRID, 1.0 / GRID**2  # in a unit; gram has the products of two features
+MOMENT_STEPS, GRAM_STEPS = 1.0 / GRID, 1.0 / GRID**2  # grid steps per unit; gram sums products of two features
 ROUNDING = 2.0**-52  # two units of roundoff
-SLACK = 1e-6  # room in the bounds on trace and leverage, which are compared as they come
+SLACK = 1e-6  # relative tolerance of the bounds on trace and leverage
 
 
 @jit_inline
 def bound_trace(count: int) -> float:
-    """The largest trace that the gram of ``count`` items can have."""
+    """Bound the trace of the gram of ``count`` items."""
     return float(count * LARGEST_SQUARE * (1 + SLACK))
 
 
 @jit_inline
 def bound_leverage(clicks: int) -> float:
-    """The largest leverage that a moment of ``clicks`` clicks can have."""
+    """Bound the leverage of a moment of ``clicks`` clicks."""
     return float(clicks * (1 + SLACK) + SLACK)
 
 
 @jit_inline
 def compute_shift(trace: float, dimension: int) -> float:
-    """The s that covers the rounding of the check; a gram on the grid with a trace below one step is zero."""
+    """Compute s, which covers the rounding of the check; a gram on the grid with a trace below one step is zero."""
     return float(ROUNDING * (dimension + 2) ** 2 * max(trace, 1.0 / GRAM_STEPS))
 
 
 def find_smallest_lambda(dimension: int) -> float:
-    """The smallest regulariser with which every sum of accepted uploads can be factorised, whatever they hold.
+    """Return the smallest lambda with which every sum of accepted uploads can be factorised.
 
     >>> round(find_smallest_lambda(20), 6)
     0.000215
@@ -59,7 +59,7 @@ def find_smallest_lambda(dimension: int) -> float:
 
 @jit
 def measure_gram(gram: linear.Matrix, moment: linear.Vector) -> tuple[float, float, float]:
-    """The trace of gram; with s as above, ln det(gram + s I) and the leverage moment^T (gram + s I)^-1 moment."""
+    """Return the trace of gram, ln det(gram + s I) and the leverage moment^T (gram + s I)^-1 moment."""
     trace = 0.0
     for i in range(moment.size):
         trace += gram[i, i]
@@ -69,7 +69,7 @@ def measure_gram(gram: linear.Matrix, moment: linear.Vector) -> tuple[float, flo
 
 @jit
 def is_on_grid(gram: linear.Matrix, moment: linear.Vector) -> bool:
-    """Whether all entries are multiples of their steps, as those of gridded features are."""
+    """Return whether all entries are multiples of their grid steps."""
     for i in range(moment.size):
         if np.floor(moment[i] * MOMENT_STEPS) != moment[i] * MOMENT_STEPS:
             return False
@@ -81,11 +81,9 @@ def is_on_grid(gram: linear.Matrix, moment: linear.Vector) -> bool:
 
 @jit
 def are_possible(numbers: linear.Matrix, counts: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which uploads pass ``check_upload``.
+    """Return for each upload whether it passes ``check_upload``.
 
-    Args:
-        numbers: an upload in each row: upper triangle of the gram, then moment.
-        counts: its count, clicks and rounds.
+    Rows of ``numbers`` are upper triangles of grams, then moments; rows of ``counts`` are count, clicks and rounds.
     """
     rows, size = numbers.shape
     d = int((np.sqrt(9.0 + 8.0 * size) - 3.0) / 2.0 + 0.5)  # d (d + 3) / 2 numbers
@@ -112,7 +110,7 @@ def _is_possible(gram: linear.Matrix, moment: linear.Vector, count: int, clicks:
 
 
 def check_upload(statistics: Statistics, dimension: int) -> None:
-    """Raise ValueError with the reason if no data can have these statistics."""
+    """Raise ValueError if no data can have these statistics."""
     statistics.check(dimension)
     count, clicks, rounds = statistics.count, statistics.clicks, statistics.rounds
     if not clicks <= rounds <= count:
@@ -131,7 +129,7 @@ def check_upload(statistics: Statistics, dimension: int) -> None:
 
 
 def can_exist(statistics: Statistics) -> bool:
-    """Whether some data can have these statistics."""
+    """Return whether some data can have these statistics."""
     try:
         check_upload(statistics, statistics.dimension)
     except ValueError:
@@ -141,7 +139,7 @@ def can_exist(statistics: Statistics) -> bool:
 
 @jit
 def can_factorise(gram: linear.Matrix, added: linear.Matrix, lambda_: float) -> bool:
-    """Whether lambda I + gram + added has a Cholesky factor."""
+    """Return whether lambda I + gram + added has a Cholesky factor."""
     total = np.empty_like(gram)
     for i in range(gram.shape[0]):
         for j in range(gram.shape[0]):

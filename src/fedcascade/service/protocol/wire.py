@@ -1,7 +1,6 @@
-"""What travels between agents and a server: frozen values, as JSON or MessagePack.
+"""The messages of agents and server: frozen values, encoded as JSON or MessagePack.
 
-Gram and moment travel as one block of bytes. A gram is symmetric, so only its upper triangle is in it: an asymmetric
-one cannot be sent.
+Gram and moment are one block of bytes. It holds only the gram's upper triangle, so an asymmetric gram cannot be sent.
 """
 
 import hashlib
@@ -21,14 +20,14 @@ from fedcascade.service.protocol.errors import Refused
 PROTOCOLS = (2,)
 EXCHANGES = "/v1/exchanges"
 ENROLMENTS = "/v1/agents"
-WITH_DOWNLOAD = "download"  # the query of an enrolment by an agent that understands ``Welcome.download``
+WITH_PRIOR = "prior"  # query of an enrolment that asks for ``EnrolmentAnswer.prior``
 JSON, MSGPACK = "application/json", "application/msgpack"
 LARGEST_DIMENSION = 512
 
-Protocol = Annotated[int, Meta(ge=1, le=1_000, description="The version of the protocol that the sender speaks.")]
-Sequence = Annotated[int, Meta(ge=1, le=2**53 - 1, description="The agent's uploads count from 1.")]
+Protocol = Annotated[int, Meta(ge=1, le=1_000, description="The sender's version of the protocol.")]
+Sequence = Annotated[int, Meta(ge=1, le=2**53 - 1, description="The number of the agent's upload, from 1.")]
 Count = Annotated[int, Meta(ge=0, le=LARGEST_TOTAL)]
-Sum = Annotated[int, Meta(ge=0, description="A sum over agents: it has no bound that one upload could break.")]
+Sum = Annotated[int, Meta(ge=0, description="A sum over agents, without an upper bound.")]
 LAYOUT = (
     "d (d + 3) / 2 float64, little-endian: the gram's upper triangle row by row, then the moment. "
     "MessagePack: bin. JSON: base64."
@@ -37,19 +36,19 @@ _FLOAT64 = np.dtype("<f8")
 MOST_BYTES = 4 * LARGEST_DIMENSION * (LARGEST_DIMENSION + 3)
 Numbers = Annotated[bytes, Meta(min_length=16, max_length=MOST_BYTES, description=LAYOUT)]
 Token = Annotated[str, Meta(min_length=16, max_length=128)]
-EpochName = Annotated[str, Meta(max_length=64, description="Which history of uploads a store holds.")]
+EpochName = Annotated[str, Meta(max_length=64, description="The id of the store's history of uploads.")]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Every message says which version of the protocol it speaks."""
+    """The base of all messages, with the version of the protocol."""
 
     protocol: Protocol
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The server's word that its log was at this position in this epoch.
+    """The server's signed statement that its log had reached a position in an epoch.
 
-    An agent shows the last one that it got. A server whose log ends before it was restored from a backup.
+    An agent sends its last receipt along. A server whose log ends before that position was restored from a backup.
     """
 
     epoch: EpochName
@@ -60,7 +59,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class UploadMessage(Message, frozen=True, kw_only=True):
     """An agent's upload (Algorithm 1, line 8). The signature identifies the sender.
 
-    With the cause ``change`` it replaces everything that the agent uploaded before.
+    With the cause ``change`` it replaces all earlier uploads of the agent.
     """
 
     sequence: Sequence
@@ -76,24 +75,21 @@ class UploadMessage(Message, frozen=True, kw_only=True):
         cls, upload: Upload, protocol: int = PROTOCOLS[-1], receipt: Receipt | None = None
     ) -> "UploadMessage":
         """Pack an upload."""
-        sent = upload.statistics
-        counts = {"count": sent.count, "clicks": sent.clicks, "rounds": sent.rounds}
-        key = {"protocol": protocol, "sequence": upload.sequence}
-        return cls(**key, cause=upload.cause, numbers=pack_numbers(sent), receipt=receipt, **counts)
+        packed = pack_statistics(upload.statistics)
+        return cls(protocol=protocol, sequence=upload.sequence, cause=upload.cause, receipt=receipt, **packed)
 
     def to_upload(self, agent: int, dimension: int) -> Upload:
-        """Unpack the upload; ValueError if it is of another dimension."""
+        """Unpack the upload; raise ValueError for another dimension."""
         statistics = unpack_statistics(self.numbers, (self.count, self.clicks, self.rounds), dimension)
         return Upload(agent=agent, sequence=self.sequence, cause=self.cause, statistics=statistics)
 
 
 class AnswerMessage(Message, frozen=True, kw_only=True):
-    """The pooled statistics of an agent's group (Algorithm 1, line 10), and how far the system is.
+    """The pooled statistics of an agent's group (Algorithm 1, line 10), and the server's counts.
 
-    ``system_rounds`` and ``agents`` are what the server knows of; an agent extrapolates t from them. ``group_agents``
-    is how many agents share the group. ``held_count`` and ``held_rounds`` are the sums over all uploads of this agent
-    that the server holds: an agent that remembers others asks for its standing. ``terms_id`` is that of the terms that
-    hold now.
+    An agent extrapolates t from ``system_rounds`` and ``agents``. ``group_agents`` is the size of the group.
+    ``held_count`` and ``held_rounds`` sum this agent's uploads at the server: an agent with other sums fetches its
+    standing. ``terms_id`` names the current terms.
     """
 
     sequence: Sequence
@@ -113,34 +109,28 @@ class AnswerMessage(Message, frozen=True, kw_only=True):
     def from_download(
         cls, download: Download, sequence: int, group_agents: int, *, held: tuple[int, int], **more: Any
     ) -> "AnswerMessage":
-        """Pack an answer; ``held`` are the observations and rounds that the server holds of this agent."""
-        pooled = download.statistics
-        return cls(
-            protocol=PROTOCOLS[-1], sequence=sequence, group_agents=group_agents, count=pooled.count,
-            clicks=pooled.clicks, rounds=pooled.rounds,
-            system_rounds=download.rounds, agents=download.agents, held_count=held[0], held_rounds=held[1],
-            numbers=pack_numbers(pooled), **more,
-        )  # fmt: skip
+        """Pack an answer; ``held`` are the agent's observations and rounds at the server."""
+        more |= {"held_count": held[0], "held_rounds": held[1], **_pack_download(download)}
+        return cls(protocol=PROTOCOLS[-1], sequence=sequence, group_agents=group_agents, **more)
 
     def to_download(self, agent: int, dimension: int) -> Download:
-        """Unpack the download; ValueError if it is of another dimension."""
-        statistics = unpack_statistics(self.numbers, (self.count, self.clicks, self.rounds), dimension)
-        return Download(agent=agent, statistics=statistics, rounds=self.system_rounds, agents=self.agents)
+        """Unpack the download; raise ValueError for another dimension."""
+        return _unpack_download(self, agent, dimension)
 
 
 class Credential(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The server's word that it enrolled a key under a number: with it a lost agent enrols again, without a token."""
+    """A recovery credential: an agent that the server has lost enrols again with it, without a token."""
 
     agent: Annotated[int, Meta(ge=1, le=2**53 - 1)]
-    enrolled: Annotated[float, Meta(description="When the agent enrolled first, in seconds since 1970.")]
+    enrolled: Annotated[float, Meta(description="The time of the first enrolment, in seconds since 1970.")]
     epoch: EpochName
     proof: Annotated[bytes, Meta(min_length=16, max_length=16)]
 
 
 class Enrolment(Message, frozen=True, kw_only=True):
-    """A newcomer with a one-time token, or an agent that the server has lost with its credential.
+    """The enrolment of an agent, with a one-time token or a recovery credential.
 
-    ``proof`` is the signature of ``created``, token and credential under the key: see ``auth.sign_enrolment``.
+    ``proof`` is the signature of ``created``, token and credential with the key: see ``auth.sign_enrolment``.
     """
 
     public_key: Annotated[bytes, Meta(min_length=32, max_length=32, description="Ed25519, 32 bytes, base64 in JSON.")]
@@ -150,18 +140,17 @@ class Enrolment(Message, frozen=True, kw_only=True):
     credential: Credential | None = None
 
 
-def encode_grounds(token: str | None, credential: Credential | None) -> bytes:
-    """Encode what entitles an agent to enrol, for its signature."""
+def encode_enrolment_claim(token: str | None, credential: Credential | None) -> bytes:
+    """Encode the token and the credential of an enrolment, for its signature."""
     return msgspec.msgpack.encode((token, credential), order="deterministic")
 
 
 class Terms(Message, frozen=True, kw_only=True):
-    """What the server runs and accepts: the policy with its constants, the number of features, bounds on uploads.
+    """The server's policy with its constants, the number of features, and bounds on uploads.
 
-    ``longest_list`` is the most items that a list may show, and ``min_observations`` the fewest that an upload may
-    hold. An agent may have ``rounds_burst`` rounds, and ``rounds_per_hour`` more for each hour since it enrolled.
-    ``terms_id`` is a short hash of all this: an agent that sees another one in an answer fetches the terms again.
-    ``epoch`` is that of the server's store.
+    ``longest_list`` bounds the items of a list, and ``min_observations`` is the minimum of an upload. An agent may
+    upload ``rounds_burst`` rounds, and ``rounds_per_hour`` more for each hour since it enrolled. ``terms_id`` is a
+    hash of the terms: an agent fetches them again if an answer names another one.
     """
 
     policy: str
@@ -176,13 +165,13 @@ class Terms(Message, frozen=True, kw_only=True):
     epoch: EpochName = ""
 
     def with_id(self) -> "Terms":
-        """The same terms under the hash of what they say."""
+        """Return the terms with their hash as ``terms_id``."""
         content = msgspec.json.encode(msgspec.structs.replace(self, terms_id="", epoch=""), order="deterministic")
         return msgspec.structs.replace(self, terms_id=hashlib.sha256(content).hexdigest()[:16])
 
 
-class DownloadMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the server knows of a user who has said nothing, in the form of an answer; its counts are 0."""
+class PriorMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The server's prior for an agent without uploads, in the form of an answer; its counts are 0."""
 
     count: Sum
     clicks: Sum
@@ -192,38 +181,35 @@ class DownloadMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     numbers: Numbers
 
     @classmethod
-    def from_download(cls, download: Download) -> "DownloadMessage":
-        known, rounds, agents = download.statistics, download.rounds, download.agents
-        counts = {"count": known.count, "clicks": known.clicks, "rounds": known.rounds}
-        return cls(**counts, system_rounds=rounds, agents=agents, numbers=pack_numbers(known))
+    def from_download(cls, download: Download) -> "PriorMessage":
+        return cls(**_pack_download(download))
 
     def to_download(self, agent: int, dimension: int) -> Download:
-        """Unpack the download; ValueError if it is of another dimension."""
-        statistics = unpack_statistics(self.numbers, (self.count, self.clicks, self.rounds), dimension)
-        return Download(agent=agent, statistics=statistics, rounds=self.system_rounds, agents=self.agents)
+        """Unpack the download; raise ValueError for another dimension."""
+        return _unpack_download(self, agent, dimension)
 
 
-class Welcome(Message, frozen=True, kw_only=True):
-    """A newcomer's number, under which it signs from now on, a credential for bad days, and the server's terms.
+class EnrolmentAnswer(Message, frozen=True, kw_only=True):
+    """An agent's number, a recovery credential, and the server's terms.
 
-    ``download`` is there if the agent asked for it and the server knows something of anybody.
+    ``prior`` is set if the agent asked for it and the server has one.
     """
 
     agent: int
     terms: Terms
     credential: Credential | None = None
-    download: DownloadMessage | msgspec.UnsetType = msgspec.UNSET
+    prior: PriorMessage | msgspec.UnsetType = msgspec.UNSET
 
 
 class TokenRequest(Message, frozen=True, kw_only=True):
-    """How many enrolment tokens an operator wants, and for how long they are good."""
+    """The number of enrolment tokens to create, and their lifetime."""
 
     count: Annotated[int, Meta(ge=1, le=10_000)] = 1
     valid_seconds: Annotated[int, Meta(ge=1, le=366 * 86_400)] = 7 * 86_400
 
 
 class Tokens(Message, frozen=True, kw_only=True):
-    """Enrolment tokens, each good for one agent. They are shown once and kept as hashes."""
+    """Enrolment tokens, each valid for one agent. The server keeps only their hashes."""
 
     tokens: list[str]
 
@@ -233,27 +219,26 @@ LARGEST_GROUPS = 60
 
 
 class Overview(Message, frozen=True, kw_only=True):
-    """What the server holds, for operators: how many agents have spoken, and the label of each one's group.
+    """The totals of a server, for operators: agents with uploads (``active``), and the group of each.
 
-    Of more than ``MOST_LABELS`` agents there are no labels: ``sizes`` has how many agents the largest groups have, and
-    a list of agents, page by page, has the group of each. ``resets`` counts the uploads that replaced earlier ones.
+    Above ``MOST_LABELS`` agents there are no labels: ``sizes`` lists the sizes of the largest groups, and the list of
+    agents names the group of each. ``resets`` counts the uploads that replaced earlier ones.
     """
 
     position: int
     enrolled: int
     rounds: int
     labels: dict[str, int]
-    spoken: int = 0
+    active: int = 0
     clusters: int = 0
     sizes: list[int] = []
     resets: int = 0
 
 
 class Standing(Message, frozen=True, kw_only=True):
-    """One agent, as the server knows it: the sums over its uploads, and the last sequence number among them.
+    """The sums over an agent's uploads since the last one with the cause ``change``, and the last sequence number.
 
-    Uploads before the last one with the cause ``change`` are not part of the sums. ``numbers`` is empty where the
-    server holds no upload.
+    ``numbers`` is empty if the server holds no upload.
     """
 
     agent: int
@@ -263,22 +248,20 @@ class Standing(Message, frozen=True, kw_only=True):
     rounds: Sum
     numbers: Annotated[bytes, Meta(max_length=MOST_BYTES, description=LAYOUT)]
     last_sequence: Annotated[int, Meta(ge=0)]
-    last_change: Annotated[
-        int, Meta(ge=0, description="The sequence number of the last upload with the cause change; 0 if none.")
-    ] = 0
+    last_change: Annotated[int, Meta(ge=0, description="The sequence number of the last change; 0 if none.")] = 0
     epoch: EpochName
     revoked: bool
     credential: Credential
 
     def unpack_held(self, dimension: int) -> Statistics:
-        """Unpack what the server holds of the agent; ValueError if it is of another dimension."""
+        """Unpack the sums; raise ValueError for another dimension."""
         if not self.numbers:
             return Statistics.zero(dimension)
         return unpack_statistics(self.numbers, (self.count, self.clicks, self.rounds), dimension)
 
 
 class AgentRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent in a list for operators; ``last`` is when it last spoke. Times are in milliseconds since 1970."""
+    """An agent in a list for operators. ``enrolled`` and ``last``, its last upload, are milliseconds since 1970."""
 
     agent: int
     enrolled: int
@@ -289,10 +272,10 @@ class AgentRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentList(Message, frozen=True, kw_only=True):
-    """Some agents in the order of their numbers, and how many there are in all; ``more`` come after the last one."""
+    """A page of agents in the order of their numbers, and totals; ``more`` if the list goes on."""
 
     enrolled: int
-    spoken: int
+    active: int
     revoked: int
     clusters: int
     agents: list[AgentRow]
@@ -300,13 +283,13 @@ class AgentList(Message, frozen=True, kw_only=True):
 
 
 class TokenReplacement(Message, frozen=True, kw_only=True):
-    """The SHA-256 of the operator's next token, which itself does not travel."""
+    """The SHA-256 of the operator's next token."""
 
     token_hash: Annotated[bytes, Meta(min_length=32, max_length=32)]
 
 
 class RefusalBody(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a request was refused: a word for programs, a line for people."""
+    """The reason of a refusal for programs, and one line for people."""
 
     reason: str
     detail: str
@@ -322,12 +305,12 @@ def _get_decoder(kind: type[Kind], media_type: str) -> Any:
 
 
 def get_media_type(headers: Mapping[str, str]) -> str:
-    """The content type that headers name, without its parameters."""
+    """Return the content type of headers, without its parameters."""
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def decode(body: bytes, kind: type[Kind], media_type: str) -> Kind:
-    """Decode a message; refuse one that is malformed, or of a protocol that is not spoken here."""
+    """Decode a message; reject malformed ones and unknown protocol versions."""
     if media_type not in _ENCODERS:
         raise Refused(415, "content-type", f"content type must be {JSON} or {MSGPACK}, got '{media_type[:80]}'")
     try:
@@ -338,18 +321,19 @@ def decode(body: bytes, kind: type[Kind], media_type: str) -> Kind:
         raise Refused(400, "malformed", f"the body is not {media_type}: {error}") from None
     protocol = getattr(message, "protocol", PROTOCOLS[-1])
     if protocol not in PROTOCOLS:
-        raise Refused(400, "protocol", f"protocol {protocol} is not spoken here: {PROTOCOLS[0]} to {PROTOCOLS[-1]} are")
+        expected = f"{PROTOCOLS[0]} to {PROTOCOLS[-1]}"
+        raise Refused(400, "protocol", f"protocol must be {expected}, got {protocol}: update this agent")
     return message
 
 
 def encode(message: msgspec.Struct, media_type: str) -> bytes:
-    """The bytes of a message."""
+    """Encode a message."""
     return _ENCODERS[media_type](message)
 
 
 @cache
 def _locate_triangle(dimension: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Where the upper triangle is in a flat matrix, and where each element of the matrix is in the triangle."""
+    """Return the indices of the upper triangle in a flat matrix, and of each matrix element in the triangle."""
     rows, columns = np.triu_indices(dimension)
     places = np.empty((dimension, dimension), np.intp)
     places[rows, columns] = places[columns, rows] = np.arange(rows.size)
@@ -357,7 +341,7 @@ def _locate_triangle(dimension: int) -> tuple[NDArray[np.intp], NDArray[np.intp]
 
 
 def count_numbers(dimension: int) -> int:
-    """How many numbers there are in the triangle of a gram and in a moment.
+    """Count the numbers in the triangle of a gram and in a moment.
 
     >>> count_numbers(3)
     9
@@ -366,7 +350,7 @@ def count_numbers(dimension: int) -> int:
 
 
 def pack_numbers(statistics: Statistics) -> bytes:
-    """Gram and moment as little-endian float64: the upper triangle row by row, then the moment.
+    """Pack gram and moment as little-endian float64: the upper triangle row by row, then the moment.
 
     >>> import numpy as np
     >>> statistics = Statistics(np.array([[1.0, 2.0], [2.0, 3.0]]), np.array([4.0, 5.0]), 1, 1, 1)
@@ -377,8 +361,24 @@ def pack_numbers(statistics: Statistics) -> bytes:
     return triangle.astype(_FLOAT64, copy=False).tobytes() + statistics.moment.astype(_FLOAT64, copy=False).tobytes()
 
 
+def pack_statistics(statistics: Statistics) -> dict[str, Any]:
+    """Return statistics as fields of a message."""
+    counts = {"count": statistics.count, "clicks": statistics.clicks, "rounds": statistics.rounds}
+    return {**counts, "numbers": pack_numbers(statistics)}
+
+
+def _pack_download(download: Download) -> dict[str, Any]:
+    packed = pack_statistics(download.statistics)
+    return {**packed, "system_rounds": download.rounds, "agents": download.agents}
+
+
+def _unpack_download(message: AnswerMessage | PriorMessage, agent: int, dimension: int) -> Download:
+    statistics = unpack_statistics(message.numbers, (message.count, message.clicks, message.rounds), dimension)
+    return Download(agent=agent, statistics=statistics, rounds=message.system_rounds, agents=message.agents)
+
+
 def unpack_statistics(numbers: bytes, counts: tuple[int, int, int], dimension: int) -> Statistics:
-    """Statistics from the bytes of ``pack_numbers``, and count, clicks and rounds."""
+    """Unpack statistics from the bytes of ``pack_numbers``, and count, clicks and rounds."""
     expected = count_numbers(dimension)
     if len(numbers) != 8 * expected:
         raise ValueError(f"numbers must hold {expected} float64 in dimension {dimension}, got {len(numbers) / 8:g}")

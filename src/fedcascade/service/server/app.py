@@ -96,21 +96,20 @@ async def enrol_agent(request: HttpRequest) -> Response[bytes]:
     service = get_service(request)
     service.limit_address(request)
     message = await read_message(request, wire.Enrolment)
-    auth.verify_enrolment(
-        message.public_key, message.proof, message.created, wire.encode_grounds(message.token, message.credential)
-    )
+    claim = wire.encode_enrolment_claim(message.token, message.credential)
+    auth.verify_enrolment(message.public_key, message.proof, message.created, claim)
     auth.require_fresh(message.created, service.clock.now())
     credential, known = await service.writer.run(
-        operations.enrol(message, service.clock.now(), with_prior=wire.WITH_DOWNLOAD in request.query_params)
+        operations.enrol(message, service.clock.now(), with_prior=wire.WITH_PRIOR in request.query_params)
     )
     agent, terms = credential.agent, service.get_terms()
     log.debug("agent %d enrolled", agent)
     service.joined += 1
     service.writer.identities.pop(agent, None)
-    welcome = wire.Welcome(protocol=message.protocol, agent=agent, terms=terms, credential=credential)
+    answer = wire.EnrolmentAnswer(protocol=message.protocol, agent=agent, terms=terms, credential=credential)
     if known is not None:
-        welcome = msgspec.structs.replace(welcome, download=wire.DownloadMessage.from_download(known))
-    return encode_reply(welcome, request, 201)
+        answer = msgspec.structs.replace(answer, prior=wire.PriorMessage.from_download(known))
+    return encode_reply(answer, request, 201)
 
 
 @get("/v1/agents/{agent:int}")

@@ -227,7 +227,7 @@ def describe_agents(_: Store, state: ServerState, page: AgentPage, most: int) ->
     return wire.AgentList(
         protocol=wire.PROTOCOLS[-1],
         enrolled=page.enrolled,
-        spoken=len(state.places),
+        active=len(state.places),
         revoked=page.revoked,
         clusters=state.clusters,
         agents=rows,
@@ -243,7 +243,7 @@ def read_overview(store: Store, state: ServerState) -> wire.Overview:
         position=state.position,
         rounds=state.rounds,
         enrolled=store.list_agents(0, 0).enrolled,
-        spoken=len(state.places),
+        active=len(state.places),
         clusters=state.clusters,
         labels={str(agent): label for agent, label in labels.items()},
         sizes=state.list_sizes(wire.LARGEST_GROUPS),

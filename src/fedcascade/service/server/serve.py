@@ -132,7 +132,7 @@ def run_server(
     extend: Callable[[Service], Sequence[Extension]] = lambda _: (),
 ) -> None:
     """Run a server until a signal; ``announce`` gets each line for the operator, ``extend`` returns extensions."""
-    auth.require_token_room(settings.operator_token)
+    auth.require_token_path(settings.operator_token)
     if settings.operator_token.exists():
         auth.read_token(settings.operator_token)  # before anything is compiled
     context = read_certificate(settings.tls_cert, settings.tls_key)

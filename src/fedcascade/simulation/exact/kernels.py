@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedcascade.environments import draws
 from fedcascade.environments.behaviours import CompiledBehaviour, apply_link, fade_weight, goes_on, looks_at
 from fedcascade.federation.changes import CompiledDetection, follow_list
-from fedcascade.federation.own_data import DEVIATION, OwnData
+from fedcascade.federation.own_data import OwnData
 from fedcascade.federation.rows import COUNTS
 from fedcascade.federation.triggers import compute_auxiliary_probability
 from fedcascade.federation.trust import CompiledTrust, is_due, weigh_others
@@ -89,7 +89,8 @@ def follow_user(
         return STEADY
     mine = OwnData(
         own.total[agent], own.blocks[agent], own.levels[agent], own.used[agent], own.since[agent],
-        own.others_gram[agent], own.others_moment[agent], own.numbers[agent],
+        own.others_gram[agent], own.others_moment[agent], own.cusum[agent], own.weight[agent], own.noise[agent],
+        own.deviation[agent],
     )  # fmt: skip
     (click, examined), counts = seen, mine.total.size - COUNTS
     if follow_list(mine, detection, scratch.listed_features, examined, click, state.theta, state.root):
@@ -112,7 +113,7 @@ def _weigh_if_due(
     weigh_others(own, trust, state.buffer_gram, state.buffer_moment, state.gram, state.moment)
     log_det = linear.solve_ridge_into(state.gram, state.moment, policy.lambda_, scratch.upper, state.root, state.theta)
     state.numbers[arrays.LOG_DET] = log_det
-    state.numbers[arrays.BETA] = own.numbers[DEVIATION] * compute_beta(policy.beta, log_det)
+    state.numbers[arrays.BETA] = own.deviation[0] * compute_beta(policy.beta, log_det)
     state.numbers[arrays.SQUARED_WIDTHS], state.numbers[arrays.BOUND_WIDTH] = np.inf, 0.0
     return WEIGHED
 

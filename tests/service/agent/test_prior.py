@@ -17,7 +17,7 @@ from fedcascade.numerics.grid import round_to_grid
 from fedcascade.service.agent.client import enrol_agent
 from fedcascade.service.agent.connection import connect
 from fedcascade.service.agent.enrolment import ServerLink
-from fedcascade.service.agent.ledger import take_welcome
+from fedcascade.service.agent.ledger import take_prior
 from fedcascade.service.agent.local_store import LocalStore
 from fedcascade.service.agent.pool import AgentPool, PoolAgent
 from fedcascade.service.agent.store_file import StoreFile
@@ -108,15 +108,15 @@ def test_a_newcomer_decides_with_what_is_known_of_anybody_also_after_a_restart(
     token, path = running.operator.create_tokens()[0], str(tmp_path / "agent.db")
     with connect("", store=path, token=token, policy=TALKATIVE, min_observations=0,
                  transport=CuttableTransport(running)) as agent:  # fmt: skip
-        assert agent.is_welcomed
+        assert agent.has_prior
         assert_same(get_prior(agent), get_told(running))
         assert agent.recommend(np.eye(D), 2).items.tolist() != [2]
         assert agent.estimate[:2].min() > agent.estimate[2]
     with connect("", store=path, policy=TALKATIVE, min_observations=0, transport=CuttableTransport(running)) as agent:
-        assert agent.is_welcomed
+        assert agent.has_prior
         agent.feedback(agent.recommend(np.eye(D), 1), 0)
         assert agent.flush(20), agent.trouble
-        assert not agent.is_welcomed  # its own data are in the answer now
+        assert not agent.has_prior  # its own data are in the answer now
         assert agent.memory.state.local.download.statistics.rounds >= 1
 
 
@@ -127,8 +127,8 @@ def test_a_welcome_changes_nothing_of_the_server(running: RunningService) -> Non
     welcomes = [enrol_agent(running.transport, token, SigningKey.generate()) for token in tokens]
     assert len({welcome.agent for welcome in welcomes}) == 3
     for welcome in welcomes:
-        assert isinstance(welcome.download, wire.DownloadMessage)
-        download = welcome.download.to_download(welcome.agent, D)
+        assert isinstance(welcome.prior, wire.PriorMessage)
+        download = welcome.prior.to_download(welcome.agent, D)
         assert_same(download.statistics, get_told(running))
         assert (download.rounds, download.agents) == (480, 6)
     assert (get_state(running).dump(), get_state(running).position) == (before, position)
@@ -146,7 +146,7 @@ def test_a_welcome_whose_reply_was_lost_comes_again(running: RunningService, tmp
     with pytest.raises(ConnectionError):
         connect("", store=path, token=token, transport=transport)
     with connect("", store=path, transport=transport) as agent:
-        assert agent.is_welcomed
+        assert agent.has_prior
         assert running.operator.fetch_overview().enrolled == 7
 
 
@@ -159,7 +159,7 @@ def test_a_process_that_dies_after_enrolment_has_kept_the_welcome(running: Runni
     welcome = link.enrol(store)  # and then nothing more happens in this process
     file.close()
     with connect("", store=path, transport=CuttableTransport(running)) as agent:
-        assert (agent.is_welcomed, agent.id) == (True, welcome.agent)
+        assert (agent.has_prior, agent.id) == (True, welcome.agent)
 
 
 def test_an_agent_with_answers_keeps_them_when_it_enrols_anew(running: RunningService, tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_an_agent_with_answers_keeps_them_when_it_enrols_anew(running: RunningSe
 def test_an_agent_that_has_spoken_is_not_welcomed_again(running: RunningService) -> None:
     key, token = SigningKey.generate(), running.operator.create_tokens()[0]
     agent = enrol_agent(running.transport, token, key).agent
-    assert isinstance(enrol_agent(running.transport, token, key).download, wire.DownloadMessage)
+    assert isinstance(enrol_agent(running.transport, token, key).prior, wire.PriorMessage)
 
     def speak(store: Store, state: ServerState) -> None:
         own = Statistics.zero(D).observe(np.eye(1, D, dtype=np.float32), 0)
@@ -191,7 +191,7 @@ def test_an_agent_that_has_spoken_is_not_welcomed_again(running: RunningService)
 
     assert running.writer is not None
     running.writer.submit(speak).result()
-    assert enrol_agent(running.transport, token, key).download is msgspec.UNSET
+    assert enrol_agent(running.transport, token, key).prior is msgspec.UNSET
 
 
 def test_older_agents_are_sent_nothing_that_they_do_not_know_and_older_servers_are_understood(
@@ -199,9 +199,9 @@ def test_older_agents_are_sent_nothing_that_they_do_not_know_and_older_servers_a
 ) -> None:
     first, second = running.operator.create_tokens(2)
     older = OlderTransport(running)
-    assert enrol_agent(older, first, SigningKey.generate()).download is msgspec.UNSET
+    assert enrol_agent(older, first, SigningKey.generate()).prior is msgspec.UNSET
     with connect("", store=str(tmp_path / "agent.db"), token=second, transport=older) as agent:
-        assert not agent.is_welcomed
+        assert not agent.has_prior
         assert not agent.estimate.any()
 
 
@@ -212,7 +212,7 @@ def test_a_newcomer_is_told_of_nobody_whom_others_do_not_hide(tmp_path: Path, mi
     with serve_in_process(tmp_path / "store.db", policy=policy) as running:
         fill_server(running)
         welcome = enrol_agent(running.transport, running.operator.create_tokens()[0], SigningKey.generate())
-        assert isinstance(welcome.download, wire.DownloadMessage) is is_told
+        assert isinstance(welcome.prior, wire.PriorMessage) is is_told
 
 
 def test_who_is_forgotten_is_in_no_later_welcome(running: RunningService) -> None:
@@ -228,23 +228,23 @@ def test_agents_of_a_pool_begin_with_what_the_last_one_of_them_was_told(
     transport, path = CuttableTransport(running), str(tmp_path / "agents.db")
     with AgentPool("", store=path, tokens=running.operator.create_tokens(2), transport=transport) as pool:
         early = pool.get("early")
-        assert not early.is_welcomed  # nobody of the pool has enrolled
-        assert pool.enrol("first").is_welcomed
+        assert not early.has_prior  # nobody of the pool has enrolled
+        assert pool.enrol("first").has_prior
     transport.up = False
     with AgentPool("", store=path, transport=transport) as pool:
         visitor = pool.get("visitor")
-        assert (visitor.is_welcomed, visitor.id) == (True, 0)
+        assert (visitor.has_prior, visitor.id) == (True, 0)
         assert_same(get_prior(visitor), get_told(running))
-        assert pool.get("early").is_welcomed
-        pool._link.terms = msgspec.structs.replace(visitor.memory.state.welcome.terms, terms_id="others")
-        assert not pool.get("other").is_welcomed
+        assert pool.get("early").has_prior
+        pool._link.terms = msgspec.structs.replace(visitor.memory.state.enrolment.terms, terms_id="others")
+        assert not pool.get("other").has_prior
 
 
 def test_what_nobody_can_decide_with_is_left_out(running: RunningService, tmp_path: Path) -> None:
     """A broken or hostile server cannot keep an agent from its work."""
     nan, wide = np.full((D, D), np.nan), -10.0 * np.eye(D)
     for number, gram in enumerate((nan, wide)):
-        broken = wire.DownloadMessage(
+        broken = wire.PriorMessage(
             count=0, clicks=0, rounds=0, system_rounds=1, agents=1,
             numbers=wire.pack_numbers(Statistics(gram, np.zeros(D), 0, 0, 0)),
         )  # fmt: skip
@@ -254,14 +254,14 @@ def test_what_nobody_can_decide_with_is_left_out(running: RunningService, tmp_pa
                 reply = super().send(method, path, body, headers)
                 if not path.startswith(wire.ENROLMENTS):
                     return reply
-                welcome = msgspec.msgpack.decode(reply.body, type=wire.Welcome)
-                told = msgspec.structs.replace(welcome, download=broken)  # noqa: B023 (it is used in this turn)
+                welcome = msgspec.msgpack.decode(reply.body, type=wire.EnrolmentAnswer)
+                told = msgspec.structs.replace(welcome, prior=broken)  # noqa: B023 (it is used in this turn)
                 return replace(reply, body=msgspec.msgpack.encode(told))
 
         token = running.operator.create_tokens()[0]
         with connect("", store=str(tmp_path / f"{number}.db"), token=token,
                      transport=BrokenTransport(running)) as agent:  # fmt: skip
-            assert not agent.is_welcomed
+            assert not agent.has_prior
             assert agent.recommend(np.eye(D), 1).items.size == 1
 
 
@@ -273,16 +273,16 @@ def test_an_agent_goes_on_with_its_own_data_where_a_ridge_makes_nothing_of_the_l
     with connect("", store=path, token=token, transport=CuttableTransport(running)) as agent:
 
         def follow(lambda_: float) -> None:
-            terms = agent.memory.state.welcome.terms
+            terms = agent.memory.state.enrolment.terms
             constants = terms.constants | {"lambda_": lambda_}
             agent.memory.follow(msgspec.structs.replace(terms, constants=constants, terms_id=str(lambda_)))
 
-        prior = wire.DownloadMessage.from_download(
+        prior = wire.PriorMessage.from_download(
             Download(agent=0, statistics=Statistics(-3.5 * np.eye(D), np.ones(D), 0, 0, 0), rounds=1, agents=1)
         )
         follow(4.0)
-        agent.memory.update(lambda state: (take_welcome(agent.memory.policy, state, prior), None))
-        assert agent.is_welcomed
+        agent.memory.update(lambda state: (take_prior(agent.memory.policy, state, prior), None))
+        assert agent.has_prior
         follow(1.0)
-        assert not agent.is_welcomed
+        assert not agent.has_prior
         assert agent.recommend(np.eye(D), 1).items.size == 1

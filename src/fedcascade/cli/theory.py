@@ -29,7 +29,7 @@ THEORY = {  # the terms of the bounds, and what they are
     "regret_failure": "regret where the bounds fail",
     "regret": "regret, in all",
     "exchanges_determinant": "exchanges for the determinant (equation 37)",
-    "exchanges_beside": "exchanges beside (equation 38, or by force)",
+    "exchanges_other": "other exchanges (equation 38, or forced)",
     "exchanges": "exchanges, in all",
 }
 DIFFERENCES = (

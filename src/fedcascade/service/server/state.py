@@ -18,7 +18,7 @@ from fedcascade.service.store.contract import Snapshot, Store
 from fedcascade.service.store.epoch import NO_EPOCH, load_epoch
 from fedcascade.service.store.snapshot import Piece, copy_changed, encode_state, gather_chunks, read_state
 
-STATE_FORMAT = 5  # grows with every change of what a snapshot holds, also inside ``Server.to_state``
+STATE_FORMAT = 6  # grows with every change of what a snapshot holds, also inside ``Server.to_state``
 UNKNOWN = b"?"
 Integers = NDArray[np.int64]
 
@@ -135,7 +135,7 @@ class ServerState:
             return None
         position, known = self._welcome
         if position != self.position:  # many may enrol between two uploads
-            known = self.server.welcome(agent)
+            known = self.server.make_prior(agent)
             self._welcome = self.position, known
         return known if known is None else replace(known, agent=agent)
 

@@ -138,10 +138,7 @@ def _keep_blocks(own: OwnData, first: int) -> None:
 
 @jit_no_refcount
 def measure_evidence(total: Row, row: Row, sign: float, noise: float, upper: Matrix, solution: Vector) -> float:
-    """Return the log marginal likelihood of ``total`` plus ``sign`` times ``row``, for theta ~ N(0, I / d).
-
-    ``upper`` and ``solution`` are scratch memory.
-    """
+    """Return the log marginal likelihood of ``total`` plus ``sign`` times ``row``, for theta ~ N(0, I / d)."""
     d, k, prior = solution.size, 0, noise * solution.size
     for i in range(d):
         for j in range(i, d):

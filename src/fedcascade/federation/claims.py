@@ -1,7 +1,4 @@
-"""The paper's Tables 1 and 2: claims about each policy, and their sources.
-
-The columns *agents* and *users* follow from a policy's parts: ``Policy.agents`` and ``Policy.users``.
-"""
+"""The paper's Tables 1 and 2: claims about each policy, and their sources."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,17 +6,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row of Tables 1 and 2: arms, orders of regret and communication, source and its title.
-
-    ``differs`` lists differences between this policy and its source.
-    """
+    """A row of Tables 1 and 2."""
 
     arms: str
-    regret: str
-    communication: str
+    regret: str  # order
+    communication: str  # order
     source: str
     title: str
-    differs: str
+    differs: str  # differences between this policy and its source
 
 
 PAPER = "Federated contextual cascading bandits with asynchronous communication and heterogeneous users (the paper)"

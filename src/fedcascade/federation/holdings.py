@@ -65,18 +65,15 @@ def add_upload(
 
 
 class Holdings:
-    """Statistics and estimate of every agent, as arrays over agents.
-
-    ``length`` is the norm of theta_ser and ``width`` is F(T_ser); a graph reads those of all agents at every upload.
-    """
+    """Statistics and estimate of every agent, as arrays over agents."""
 
     def __init__(self, agents: int, dimension: int, lambda_: float) -> None:
         self.lambda_ = lambda_
         self.gram = np.zeros((agents, dimension, dimension))
         self.moment = np.zeros((agents, dimension))
         self.theta = np.zeros((agents, dimension))
-        self.length = np.zeros(agents)
-        self.width = np.ones(agents)
+        self.length = np.zeros(agents)  # of theta
+        self.width = np.ones(agents)  # F(T_ser)
         self.count, self.clicks, self.rounds = (np.zeros(agents, np.int64) for _ in range(3))
 
     def to_state(self) -> dict[str, Any]:

@@ -105,10 +105,7 @@ class OnArrival(ReplyRule):
 
 @dataclass(frozen=True)
 class LocalServers(ReplyRule):
-    """Free exchanges with a local server in every round; messages between local and global servers count.
-
-    Use it with ``SplitAndMerge``.
-    """
+    """The rule for ``SplitAndMerge``: exchanges with a local server are free, messages between servers count."""
 
     agents: ClassVar[str] = "partly asynchronous"
     download_cause: ClassVar[Cause | None] = Cause.PUSH

@@ -156,10 +156,7 @@ def _measure_evidence(
 
 @jit_inline
 def _factorise_lanes(workspace: Vector, d: int) -> None:
-    """Overwrite interleaved matrices with their upper factors U, and the last column c of each with U^-T c.
-
-    The arithmetic is that of ``linear.factorise``.
-    """
+    """Overwrite matrices with their upper factors U, as ``linear.factorise``, and the last column c with U^-T c."""
     row, pivot = (d + 1) * LANES, d * (d + 1) * LANES
     for k in range(d):
         top, diagonal = k * row, k * row + k * LANES

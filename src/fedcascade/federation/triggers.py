@@ -16,17 +16,13 @@ from fedcascade.numerics.jit import jit_inline
 
 @dataclass(frozen=True, kw_only=True)
 class Occasion:
-    """The input of a trigger at the end of an agent's round.
+    """The input of a trigger at the end of an agent's round."""
 
-    ``round`` is t, ``draw`` the round's uniform number, ``arrivals`` the number of arrivals of the agent's user,
-    ``download`` the last download, ``buffer`` the data since.
-    """
-
-    round: int
-    draw: float
-    arrivals: int
-    download: Ridge
-    buffer: Statistics
+    round: int  # t
+    draw: float  # the round's uniform number
+    arrivals: int  # of the agent's user
+    download: Ridge  # the last one
+    buffer: Statistics  # data since then
 
 
 class Trigger(Part, ABC):

@@ -1,7 +1,4 @@
-"""The cache of compiled code on disk: numba's folders, read-only folders, or none.
-
-Without a folder, every process compiles again and warns once.
-"""
+"""The cache of compiled code on disk. Without a folder, every process compiles again and warns once."""
 
 # mypy: disable-error-code="no-untyped-call"
 # (numba's functions have no types)

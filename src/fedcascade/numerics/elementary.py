@@ -1,7 +1,4 @@
-"""Logarithm and exponential by additions, products and quotients, with the same bits on every machine.
-
-The last bit of the C library's functions depends on the library and the processor.
-"""
+"""Logarithm and exponential with the same bits on every machine, unlike those of C libraries."""
 
 import math
 

@@ -147,10 +147,7 @@ def solve_ridge(gram: Matrix, moment: Vector, lambda_: float) -> tuple[Vector, M
 
 @jit_inline
 def solve_ridge_into(gram: Matrix, moment: Vector, lambda_: float, upper: Matrix, root: Matrix, theta: Vector) -> float:
-    """Fill the upper factor and the inverse root of lambda I + gram, and theta; return ln det, or NaN.
-
-    ``upper`` may be ``gram`` itself, which is then overwritten.
-    """
+    """Fill upper factor and root of lambda I + gram, and theta; return ln det or NaN. ``upper`` may be ``gram``."""
     for i in range(moment.size):
         for j in range(moment.size):
             upper[i, j] = gram[i, j]

@@ -185,10 +185,7 @@ def sample_indices(seed: Integer, stream: Integer, round_: Integer, population: 
 def sample_few_indices(
     seed: Integer, stream: Integer, round_: Integer, population: int, count: int
 ) -> NDArray[np.int64]:
-    """Return the result of ``sample_indices`` in O(count^2) time and O(count) memory.
-
-    Only the moved entries of the shuffled order are stored.
-    """
+    """Return the result of ``sample_indices`` in O(count^2) time, storing only the moved entries of the order."""
     chosen, picks = np.empty(count, np.int64), words(seed, stream, round_, count)
     places, values = np.empty(count, np.int64), np.empty(count, np.int64)
     for i in range(count):

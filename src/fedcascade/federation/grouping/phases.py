@@ -46,11 +46,7 @@ class SplitAndMerge(Part):
 
 
 class PhasePartition(Partition):
-    """The state of phase-based FCLUB: edges within local servers, clusters since the last phase start, and cells.
-
-    ``known`` has the statistics that a cell decides with, ``unsent`` the part that the global server lacks, and
-    ``shared`` the global server's sum of each cluster. Cells are numbered cluster * local_servers + local server.
-    """
+    """The state of phase-based FCLUB. Cells are numbered cluster * local_servers + local server."""
 
     state_names = (*Partition.state_names, "edges", "servers", "phase", "known", "unsent", "shared")
 
@@ -61,9 +57,9 @@ class PhasePartition(Partition):
         together = self.servers[:, None] == self.servers[None, :]
         self.edges = together & ~np.eye(len(holdings), dtype=np.bool_)
         self.phase = 0
-        self.known: dict[int, Statistics] = {}
-        self.unsent: dict[int, Statistics] = {}
-        self.shared: dict[int, Statistics] = {}
+        self.known: dict[int, Statistics] = {}  # the statistics that a cell decides with
+        self.unsent: dict[int, Statistics] = {}  # the part of ``known`` that the global server lacks
+        self.shared: dict[int, Statistics] = {}  # the global server's sum of each cluster
         self._sent_log_det: dict[int, float] = {}
         self._uploads: list[Upload] = []
         self._downloads: list[Download] = []

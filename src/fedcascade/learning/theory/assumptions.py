@@ -12,22 +12,16 @@ PANELS, NODES = 64, 16
 
 @dataclass(frozen=True, kw_only=True)
 class Assumptions:
-    """The assumptions of the theorem about an environment.
-
-    ``clusters`` is J, and ``items`` is I, the most items on offer. The thetas of two clusters are at least ``gamma``
-    apart (Assumption 1). No user arrives with a probability below ``p_min`` or above ``p_max`` (Assumption 2 says
-    1/|U| for both). ``lambda_x`` is the smallest eigenvalue of E[x x^T], and (theta . x)^2 is sub-Gaussian with
-    parameter ``sigma`` (Assumption 3).
-    """
+    """The assumptions of the theorem about an environment."""
 
     users: int
-    clusters: int
-    items: int
-    gamma: float
-    lambda_x: float
-    sigma: float
-    p_min: float
-    p_max: float
+    clusters: int  # J
+    items: int  # I, the maximum number of items on offer
+    gamma: float  # least distance between the thetas of two clusters (Assumption 1)
+    lambda_x: float  # smallest eigenvalue of E[x x^T] (Assumption 3)
+    sigma: float  # sub-Gaussian parameter of (theta . x)^2 (Assumption 3)
+    p_min: float  # least arrival probability of a user (Assumption 2: 1/|U|)
+    p_max: float  # largest arrival probability of a user (Assumption 2: 1/|U|)
 
     def __post_init__(self) -> None:
         for name in ("users", "clusters", "items"):

@@ -104,11 +104,6 @@ def bound_forced_exchanges(users: int, rounds: int) -> float:
     return users * (1 + math.log2(max(rounds / users, 1.0)))
 
 
-def bound_exchanges_below(users: int) -> float:
-    """Return the lower bound |U| for near-optimal regret (He et al. 2022), without its constant."""
-    return float(users)
-
-
 def bound_learning_regret(
     problem: ProblemSize, *, clusters: int, beta: float, lambda_: float, alpha_c: float, base: float = 2.0
 ) -> float:

@@ -141,10 +141,7 @@ def add_component(weight: float, centre: Vector, theta: Vector, covariance: Matr
 
 @jit
 def to_statistics(mean: Vector, covariance: Matrix, variance: float, lambda_: float) -> tuple[Matrix, Vector]:
-    """Return the gram and moment for which a ridge with ``lambda_`` has the posterior N(mean, covariance).
-
-    The gram plus ``lambda_`` I is positive definite. The gram alone need not be.
-    """
+    """Return gram and moment for which a ridge has the posterior N(mean, covariance); the gram may be indefinite."""
     d = mean.size
     gram, moment = np.zeros((d, d)), np.zeros(d)
     invert_into(covariance, gram, np.zeros((d, d)), np.zeros((d, d)))

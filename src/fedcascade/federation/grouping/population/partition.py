@@ -102,6 +102,9 @@ class PopulationPartition(Partition):
         self.last_asker = NO_AGENT
         self.last_answer = Statistics.zero(self.holdings.dimension)
 
+    def to_state(self) -> dict[str, Any]:
+        return super().to_state() | {"group": list(self.group)}
+
     def load_state(self, state: Mapping[str, Any]) -> None:
         super().load_state(state)
         self.group = Groups(*self.group)

@@ -118,21 +118,24 @@ def copy_agents(server: Server, agents: int) -> Server:
     held, groups = values["holdings"], values["groups"]
     for name in ARRAYS:
         held[name] = held[name][kinds]
-    slots = groups["rows"].shape[1]
-    for name in ("labels", "rows", "shares", "rates", "counts"):
+    slots = groups["responsibilities"].shape[1]
+    for name in ("labels", "responsibilities", "shares", "click_rates", "counts"):
         groups[name] = groups[name][kinds]
     is_alone = groups["labels"] >= slots
     groups["labels"][is_alone] = slots + np.flatnonzero(is_alone)
     groups["regrouped"] = np.zeros(agents, np.bool_)
-    groups["spoken"], groups["turns"] = np.arange(agents), np.arange(agents)
-    groups["bits"] = np.bincount(np.frexp(groups["counts"])[1], minlength=groups["bits"].size)
+    groups["active"], groups["active_index"] = np.arange(agents), np.arange(agents)
+    groups["count_bits"] = np.bincount(np.frexp(groups["counts"])[1], minlength=groups["count_bits"].size)
     groups["observed"] = int(groups["counts"].sum())
-    groups["next_birth"] = 100 * agents  # no proposals while this measures
-    sums = Groups(*groups["groups_state"])
+    sums = Groups(*groups["group"])
     share = agents / len(server.holdings)
-    scaled = sums._replace(gram=share * sums.gram, moment=share * sums.moment, size=groups["rows"].sum(axis=0),
-                           members=np.count_nonzero(groups["rows"], axis=0).astype(float))  # fmt: skip
-    groups["groups_state"] = list(scaled)
+    scaled = sums._replace(
+        gram=share * sums.gram,
+        moment=share * sums.moment,
+        size=groups["responsibilities"].sum(axis=0),
+        members=np.count_nonzero(groups["responsibilities"], axis=0).astype(float),
+    )
+    groups["group"] = list(scaled)
     values["rounds"] = int(held["rounds"].sum())
     return Server.from_state(values, policy=server.policy, dimension=DIMENSION)
 

@@ -9,8 +9,8 @@ from fedcascade.federation.policies import POLICIES, Formula, Order, Policy
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "reference-policies.md"
-TABLE = ("| constant | value | what it is | symbol | range |", "|---|---|---|---|---|")
-SHARED = ("lambda_", "order", "drift")  # constants that every policy has
+TABLE = ("| constant | value | meaning | symbol | range |", "|---|---|---|---|---|")
+SHARED = ("lambda_", "order", "drift")  # constants of every policy
 
 WORDS = {
     "oful": """One learner serves all users and learns from every click, so there is nothing to exchange. It assumes
@@ -62,7 +62,7 @@ COUNTING = """## What counts as an exchange
 - An upload with its answer is one (`fedcascade.federation.replies:Asker`), and so is a request with the upload that
   follows it (`fedcascade.federation.replies:OnArrival`).
 - A push is one, and so is the upload that caused it (`fedcascade.federation.replies:Lagging`).
-- A synchronisation is two for every agent (`fedcascade.federation.replies:Everybody`).
+- A synchronisation is two for every agent (`fedcascade.federation.replies:AllAgents`).
 - Agents and their local server exchange for free; each upload and push between local servers and the global one counts
   (`fedcascade.federation.replies:LocalServers`).
 
@@ -72,13 +72,13 @@ The ledger has a line for each, with its bytes and its cause: `determinant`, `au
 
 CONSTANTS = """## Constants of every policy
 
-A section below names the value where it is another one.
+The sections below list values that differ from these.
 """
 
 
 def render_page() -> str:
     """Render the whole page."""
-    parts = [HEAD, render_systems_table(), render_parts_table(), COUNTING, CONSTANTS, render_shared()]
+    parts = [HEAD, render_claims_table(), render_parts_table(), COUNTING, CONSTANTS, render_shared()]
     return "\n".join([*parts, *map(render_section, POLICIES.values())])
 
 
@@ -88,7 +88,7 @@ def render_shared() -> str:
     return "\n".join([*TABLE, *(render_constant(described[name]) for name in SHARED)]) + "\n"
 
 
-def render_systems_table() -> str:
+def render_claims_table() -> str:
     """Render the paper's Tables 1 and 2."""
     lines = ["| policy | agents | users | arms | regret | communication | source |", "|---|---|---|---|---|---|---|"]
     for name, claim in TABLE_1.items():
@@ -134,7 +134,7 @@ def render_section(policy: Policy) -> str:
 def render_constant(constant: ConstantDescription) -> str:
     """Render a line of the table of constants."""
     value = constant.value.value if isinstance(constant.value, Order) else str(constant.value)
-    value += " (from the sizes)" if isinstance(constant.value, Formula) else ""
+    value += " (computed from the sizes)" if isinstance(constant.value, Formula) else ""
     words = constant.range.words if constant.range else ""
     cells = (constant.name.rstrip("_"), value, constant.meaning, constant.symbol, words)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

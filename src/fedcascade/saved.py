@@ -22,7 +22,7 @@ from fedcascade.state_file import AGENT, SERVER, SUMS, read_state_file, write_st
 
 LARGEST_LABEL = 1 << 24
 # Arrays of agents' places in the state of a grouping, and whether they are padded with -1.
-PLACES = {"labels": False, "spoken": False, "sample": False, "neighbours": False, "listed_labels": True}
+PLACES = {"labels": False, "active": False, "sample": False, "neighbours": False, "listed_labels": True}
 BROKEN = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError)
 
 

@@ -464,7 +464,7 @@ def test_theory_as_json_and_as_a_table(capsys: pytest.CaptureFixture[str]) -> No
     for bounds in (printed_json["paper"], printed_json["derived"]):
         assert bounds["delta"] == 0.0016
         assert bounds["T_0"] is None  # infinite
-        assert bounds["exchanges"] == pytest.approx(bounds["exchanges_determinant"] + bounds["exchanges_beside"])
+        assert bounds["exchanges"] == pytest.approx(bounds["exchanges_determinant"] + bounds["exchanges_other"])
     assert printed_json["lower"]["exchanges"] == 40
     main(["theory", "--users", "40"])
     printed = capsys.readouterr().out

@@ -151,7 +151,7 @@ def name_policy(policy: Policy) -> str:
 @pytest.mark.parametrize("policy", POOLED, ids=name_policy)
 def test_an_upload_after_a_change_replaces_all_earlier_ones(policy: Policy) -> None:
     server = make_server(policy)
-    server.groups.tell_cluster(0, 7)
+    server.groups.set_true_cluster(0, 7)
     new = change(server, 0, 50)
     np.testing.assert_array_equal(server.holdings[0].gram, new.gram)
     assert server.rounds == 300 + new.rounds == int(server.holdings.rounds.sum())

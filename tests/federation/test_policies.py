@@ -12,16 +12,15 @@ from fedcascade.federation.grouping.phases import SplitAndMerge
 from fedcascade.federation.grouping.population.partition import Population
 from fedcascade.federation.policies import (
     DEFAULT_POLICY,
-    DEPLOYED,
     POLICIES,
-    REPLACED,
+    UNTUNED_BETA,
     Drift,
     Order,
     Policy,
     get_policy,
     load_policies,
 )
-from fedcascade.federation.replies import Asker, Everybody, Lagging, LocalServers, OnArrival, OneLearner
+from fedcascade.federation.replies import AllAgents, Asker, Lagging, LocalServers, OnArrival, OneLearner
 from fedcascade.federation.triggers import Always, Auxiliary, Determinant, Doubling, Never, Ratio, SyncBudget
 from fedcascade.federation.trust import Trust
 from fedcascade.learning.confidence import Constant, Oful, ProblemSize, Theory
@@ -45,7 +44,7 @@ PARTS = {
 ANSWERS = {
     "oful": OneLearner(),
     "c3-ucb": OneLearner(),
-    "dislinucb": Everybody(),
+    "dislinucb": AllAgents(),
     "club-cascade": OnArrival(),
     "async-linucb": Lagging(),
     "async-linucb-am": Lagging(),
@@ -64,7 +63,7 @@ def test_the_parts_of_a_row(name: str) -> None:
     assert row.name == name
     assert (row.grouping, row.trigger, row.decision) == PARTS[name]
     own = name.startswith("async-linucb")
-    betas = {"fedind": DEPLOYED.beta, "known-clusters": DEPLOYED.beta, "population": 1.5}
+    betas = {"fedind": UNTUNED_BETA.beta, "known-clusters": UNTUNED_BETA.beta, "population": 1.5}
     assert row.confidence == (Oful(noise=0.1, delta=0.1) if own else Constant(beta=betas.get(name, 10.5)))
     assert row.lambda_ == {"population": 0.01}.get(name, 0.1 if own else 4.0)
     assert row.trust == (Trust() if name == "population" else None)
@@ -165,13 +164,6 @@ def test_an_order_that_does_not_exist_is_refused() -> None:
 def test_an_unknown_policy_is_refused_with_the_nearest_name(typed: str, nearest: str) -> None:
     with pytest.raises(ValueError, match=f"unknown policy '{typed}': did you mean '{nearest}'"):
         get_policy(typed)
-
-
-@pytest.mark.parametrize("name", REPLACED)
-def test_a_replaced_policy_is_refused_with_its_successor(name: str) -> None:
-    assert REPLACED[name] in POLICIES
-    with pytest.raises(ValueError, match=f"policy '{name}' no longer exists: use '{REPLACED[name]}'"):
-        get_policy(name)
 
 
 @pytest.mark.parametrize("name", ["population", "fedind", "fedc3ucb-h", "known-clusters"])

@@ -10,7 +10,7 @@ from fedcascade.federation.grouping.graph.complete import HeterogeneityGraph
 from fedcascade.federation.grouping.phases import PhasePartition, SplitAndMerge
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES, Policy
-from fedcascade.federation.replies import Asker, Everybody, Lagging, LocalServers, OnArrival, OneLearner, ReplyRule
+from fedcascade.federation.replies import AllAgents, Asker, Lagging, LocalServers, OnArrival, OneLearner, ReplyRule
 from fedcascade.federation.server import Server
 from fedcascade.federation.triggers import Trigger
 from fedcascade.learning.statistics import Statistics
@@ -92,7 +92,7 @@ def test_on_arrival_an_agent_is_told_first() -> None:
     [
         (OneLearner(), "single", None),
         (OnArrival(), "synchronous", None),
-        (Everybody(), "synchronous", Cause.SYNCHRONISATION),
+        (AllAgents(), "synchronous", Cause.SYNCHRONISATION),
         (Lagging(), "partly asynchronous", Cause.PUSH),
         (LocalServers(), "partly asynchronous", Cause.PUSH),
         (Asker(), "asynchronous", None),
@@ -122,11 +122,11 @@ def test_edges_go_when_a_phase_starts_and_all_cells_are_told() -> None:
     server.receive(upload(1, axis(0, 400)))
     server.receive(upload(2, axis(0, 100, clicked=False)))
     assert get_edges(server)[2].any(), "the last phase, up to round 1023, is not over"
-    assert groups.take_crossings()[0]
+    assert groups.take_tier_messages()[0]
     server.receive(upload(2, axis(0, 1000, clicked=False)))
     assert not get_edges(server)[2].any()
     assert groups.labels.tolist() == [0, 0, 1]
-    uploads, downloads = groups.take_crossings()
+    uploads, downloads = groups.take_tier_messages()
     synchronised = [(sent.agent, sent.statistics.clicks) for sent in uploads if sent.cause is Cause.SYNCHRONISATION]
     assert synchronised == [(0, 800), (2, 0)]
     assert [(sent.agent, sent.statistics.clicks) for sent in downloads][-2:] == [(0, 800), (2, 0)]
@@ -140,12 +140,12 @@ def test_local_servers_pool_for_free_and_talk_by_determinants() -> None:
     assert isinstance(groups, PhasePartition)
     for _ in range(3):  # up to the end of the second phase, after which all know all
         server.receive(upload(0, axis(1, 1)))
-    groups.take_crossings()
+    groups.take_tier_messages()
     server.receive(upload(0, axis(0, 1)))  # det 4 to 8: no upload, yet the neighbour of the same server knows
-    assert groups.take_crossings() == ((), ())
+    assert groups.take_tier_messages() == ((), ())
     assert [groups.answer(agent).count for agent in range(4)] == [4, 3, 4, 3]
     server.receive(upload(2, axis(0, 2)))  # det 4 to 16: an upload, and the other server is behind by 4
-    uploads, downloads = groups.take_crossings()
+    uploads, downloads = groups.take_tier_messages()
     assert [(sent.agent, sent.cause, sent.statistics.count) for sent in uploads] == [(2, Cause.DETERMINANT, 3)]
     assert [(sent.agent, sent.statistics.count) for sent in downloads] == [(1, 6)]
     assert [groups.answer(agent).count for agent in range(4)] == [6, 6, 6, 6]

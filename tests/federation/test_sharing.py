@@ -12,7 +12,7 @@ from fedcascade.federation.grouping.guard import Guard, measure_members
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.server import Server
-from fedcascade.federation.sharing import LEAST_GAIN, Sharing, find_weight
+from fedcascade.federation.sharing import MIN_GAIN, Sharing, find_weight
 from fedcascade.learning.statistics import Statistics
 
 from .formulas import measure_evidence
@@ -173,7 +173,7 @@ def test_the_weight_is_that_of_one_share_after_the_other(noise: float) -> None:
 
         likelihoods = [measure(1.0, share) - measure(0.0, share) for share in 2.0 ** -np.arange(9)]
         chosen = 0
-        while chosen < 8 and likelihoods[chosen + 1] > likelihoods[chosen] + LEAST_GAIN:
+        while chosen < 8 and likelihoods[chosen + 1] > likelihoods[chosen] + MIN_GAIN:
             chosen += 1
         alone = measure(1.0, 0.0)
         is_doubted = likelihoods[chosen] < alone or (chosen > 0 and likelihoods[-1] < alone)

@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedcascade.federation.grouping.partition import Partition
-from fedcascade.federation.holdings import Holdings
 from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.federation.policies import POLICIES, Policy
 from fedcascade.federation.server import Server
@@ -100,7 +98,3 @@ def test_states_of_another_format_or_dimension_are_refused() -> None:
         Server.from_state(state | {"format": 2}, policy=policy, dimension=DIMENSION)
     with pytest.raises(ValueError, match="dimension 4, got 3"):
         Server.from_state(state, policy=policy, dimension=4)
-    with pytest.raises(ValueError, match="holdings must have format"):
-        Holdings.from_state(state["holdings"] | {"format": 0}, 1.0)
-    with pytest.raises(ValueError, match="partition must have format"):
-        Partition.from_state(policy.grouping, Holdings(AGENTS, DIMENSION, 1.0), state["groups"] | {"format": 0})

@@ -10,13 +10,13 @@ import pytest
 from fedcascade.environments.options import Change, Liars, Turnover
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.agent import Agent, begin, learn_before, receive, skip_answer, take_back
-from fedcascade.federation.grouping.population.gaussian import state_as_statistics
+from fedcascade.federation.grouping.population.gaussian import to_statistics
 from fedcascade.federation.messages import Download
 from fedcascade.federation.own_data_keeper import OwnDataKeeper
 from fedcascade.federation.policies import POLICIES, Policy, guard_policy
 from fedcascade.federation.sharing import average_weight
 from fedcascade.learning.confidence import ProblemSize
-from fedcascade.learning.noise import LEAST_NOISE, estimate_noise
+from fedcascade.learning.noise import MIN_NOISE, estimate_noise
 from fedcascade.learning.oracles import TopK
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
@@ -40,7 +40,7 @@ def follow(keeper: OwnDataKeeper, theta: np.ndarray, rounds: int, seed: int) -> 
 def state_prior(own: Statistics, mean: np.ndarray, deviation: float) -> Statistics:
     """Return a download: own data, and a prior N(mean, deviation^2 I) in units of the noise of own clicks."""
     noise = estimate_noise(own.count, own.clicks)
-    gram, moment = state_as_statistics(mean, deviation**2 * np.eye(D), noise, OURS.lambda_)
+    gram, moment = to_statistics(mean, deviation**2 * np.eye(D), noise, OURS.lambda_)
     return Statistics(own.gram + gram, own.moment + moment, own.count, own.clicks, own.rounds)
 
 
@@ -121,7 +121,7 @@ def test_a_download_without_others_leaves_own_data_and_a_theta_of_length_1() -> 
 
 
 @pytest.mark.parametrize(
-    ("count", "clicks", "noise"), [(0, 0, 0.25), (996, 98, 0.09), (996, 898, 0.09), (10**9, 0, LEAST_NOISE)]
+    ("count", "clicks", "noise"), [(0, 0, 0.25), (996, 98, 0.09), (996, 898, 0.09), (10**9, 0, MIN_NOISE)]
 )
 def test_the_noise_of_a_click_is_that_of_its_rate(count: int, clicks: int, noise: float) -> None:
     assert estimate_noise(count, clicks) == pytest.approx(noise)

@@ -82,7 +82,7 @@ def test_low_temperatures_choose_the_best() -> None:
 
 
 def test_an_oracle_of_unknown_chances_is_refused() -> None:
-    with pytest.raises(ValueError, match="unknown chances"):
+    with pytest.raises(ValueError, match="no known propensities"):
         lower_exploration(PerCategory())
     with pytest.raises(ValueError, match="temperature must be a finite number > 0"):
         PlackettLuce(temperature=0.0)

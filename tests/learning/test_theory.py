@@ -65,7 +65,7 @@ def test_our_terms_by_hand() -> None:
     """Where we differ: J/alpha_c, log2 for doublings, and T_1 by the rounds of all."""
     paper = compute_guarantee(SIZES, WORLD, Settings(alpha_c=0.25), "paper")
     derived = compute_guarantee(SIZES, WORLD, Settings(alpha_c=0.25))
-    assert (derived.beta, derived.T_0, derived.exchanges_beside) == (paper.beta, paper.T_0, paper.exchanges_beside)
+    assert (derived.beta, derived.T_0, derived.exchanges_other) == (paper.beta, paper.T_0, paper.exchanges_other)
     whole, tenth = 1 + 20 * math.log2(1 + 4 * 10**6 / 80), 1 + 20 * math.log2(1 + 4 * 10**5 / 80)
     assert derived.exchanges_determinant == pytest.approx(40 * whole + 40 * tenth)
     doublings = 2 * 20 * 4 * 40 * (math.log2(1 + 10**6) - math.log(1 + 10**6))
@@ -82,8 +82,8 @@ def test_force_comm_by_hand() -> None:
     arrived = 2 * paper.T_0 / 40 + 3 * math.log(160 / delta)
     assert pytest.approx(16 * 40 * math.log(160 * 10**6 / delta) + 160 * arrived) == derived.T_1
     assert derived.T_1 < 9 * paper.T_0  # of the order of T_0, as the paper's regret needs it
-    assert paper.exchanges_beside == pytest.approx(40 * math.log2(10**6))
-    assert derived.exchanges_beside == pytest.approx(40 * (1 + math.log2(25_000)))
+    assert paper.exchanges_other == pytest.approx(40 * math.log2(10**6))
+    assert derived.exchanges_other == pytest.approx(40 * (1 + math.log2(25_000)))
 
 
 def test_rare_users_take_their_time() -> None:
@@ -134,7 +134,7 @@ def test_lower_bounds_are_below_the_upper_ones() -> None:
     below = bounds.bound_regret_below(SIZES, clusters=10)
     assert below == pytest.approx(math.sqrt(20 * 10 * 10**6))
     assert below < found.regret
-    assert bounds.bound_exchanges_below(40) == 40.0 < found.exchanges
+    assert found.exchanges > 40.0
 
 
 @pytest.mark.parametrize(

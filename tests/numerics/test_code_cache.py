@@ -50,7 +50,7 @@ def test_without_a_folder_that_can_be_written_code_is_compiled_with_one_warning(
     """Before, numba's 'no locator available' ended every command."""
     result = run_without_rights(package)
     assert (result.stdout, result.returncode) == ("3.0\n", 0), result.stderr
-    assert result.stderr.count("CodeNotKept: compiled code cannot be kept") == 1
+    assert result.stderr.count("CacheNotWritable: compiled code cannot be cached") == 1
     assert "set NUMBA_CACHE_DIR" in result.stderr
 
 
@@ -85,7 +85,7 @@ def test_a_full_disk_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path))
     monkeypatch.setattr("numba.core.caching.IndexDataCacheFile.save", refuse)
     code_cache._warn_once.cache_clear()
-    with pytest.warns(code_cache.CodeNotKept, match="compiles anew"):
+    with pytest.warns(code_cache.CacheNotWritable, match="compiles again"):
         assert jit(add_one)(1) == 2
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.checks import PROBABILITY, require
-from fedcascade.learning.click_log import NOBODY, ClickLog, concatenate
+from fedcascade.learning.click_log import MISSING, ClickLog, concatenate
 
 Shares = NDArray[np.float64]
 STEPS = 50  # of expectation and maximisation
@@ -71,7 +71,7 @@ def _share(part: Shares, whole: Shares) -> Shares:
 def _count(log: ClickLog, values: NDArray[np.generic]) -> Shares:
     """Sums of values (n, K) by item and position."""
     items, positions = int(log.items.max()) + 1, log.items.shape[1]
-    there = log.items != NOBODY
+    there = log.items != MISSING
     cells = (log.items * positions + np.arange(positions))[there]
     sums = np.bincount(cells, values[there].astype(np.float64), items * positions)
     return np.asarray(sums, np.float64).reshape(items, positions)
@@ -100,7 +100,7 @@ def _fit_chain(log: ClickLog, axis: int) -> tuple[Shares, Shares]:
 
     Expectation and maximisation: did a user leave with the last click, or look on and find nothing?
     """
-    place, there = np.arange(log.items.shape[1]), log.items != NOBODY
+    place, there = np.arange(log.items.shape[1]), log.items != MISSING
     later: NDArray[np.int64] = np.cumsum(log.clicks[:, ::-1], axis=1)[:, ::-1] - log.clicks  # clicks below a position
     has_click: NDArray[np.bool_] = np.asarray(log.clicks.any(axis=1))
     last, below = log.clicks & (later == 0), there & (later == 0) & ~log.clicks & has_click[:, None]
@@ -169,7 +169,7 @@ def compare_models(batches: Callable[[], Iterator[ClickLog]], lists: int, *, tra
     for batch in batches():
         held = batch.select(slice(max(0, split - row), None))
         row += len(batch)
-        known = (held.items[:, :positions] != NOBODY) & (held.items[:, :positions] < known_items)
+        known = (held.items[:, :positions] != MISSING) & (held.items[:, :positions] < known_items)
         shown[: known.shape[1]] += known.sum(axis=0)
         items = np.where(known, held.items[:, :positions], 0)
         for place, model in enumerate(models):

@@ -14,7 +14,7 @@ from fedcascade.evaluation.estimators import ESTIMATORS, Evidence, compute_inter
 from fedcascade.evaluation.fit import FrozenPolicy, fit_attraction, freeze_policy, sum_first
 from fedcascade.evaluation.rating import rate_log
 from fedcascade.federation.policies import Policy
-from fedcascade.learning.click_log import NOBODY, ClickLog
+from fedcascade.learning.click_log import MISSING, ClickLog
 from fedcascade.learning.oracles import Oracle
 from fedcascade.numerics.jit import jit
 from fedcascade.numerics.streams import REPLAY, uniform
@@ -100,8 +100,8 @@ def _is_uniform(log: ClickLog) -> bool:
     if log.offered is None:  # lists of one length, among equally many items
         alike = chances[lengths == lengths[0]]
         return float(np.ptp(alike)) <= UNIFORM * float(alike.min())
-    left = (log.offered != NOBODY).sum(axis=1)[:, None] - np.arange(log.items.shape[1])
-    fair = np.where(log.items != NOBODY, 1.0 / np.maximum(left, 1), 1.0).prod(axis=1)
+    left = (log.offered != MISSING).sum(axis=1)[:, None] - np.arange(log.items.shape[1])
+    fair = np.where(log.items != MISSING, 1.0 / np.maximum(left, 1), 1.0).prod(axis=1)
     return bool((np.abs(chances - fair) <= UNIFORM * fair).all())
 
 

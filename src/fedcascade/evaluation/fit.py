@@ -138,7 +138,7 @@ def prior_for_newcomer(server: Server, sums: LogSums) -> Statistics:
 
     The sum is none of the priors that ``Trust`` weighs.
     """
-    prior = server.welcome(sums.users)
+    prior = server.make_prior(sums.users)
     if prior is not None:
         return prior.statistics
     return Statistics.zero(sums.dimension) if server.policy.trust is not None else sums.total()

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from fedcascade.checks import require
 from fedcascade.evaluation.fit import FrozenPolicy
-from fedcascade.learning.click_log import NOBODY, ClickLog
-from fedcascade.learning.exploration import explore, fill_chances, follow
+from fedcascade.learning.click_log import MISSING, ClickLog
+from fedcascade.learning.exploration import explore, fill_chances, update_masses
 from fedcascade.learning.log_sums import NO_FEATURES, find_places
 from fedcascade.numerics.jit import jit
 from fedcascade.numerics.linear import Features, Vector, compute_means, compute_ucb_scores
@@ -90,7 +90,7 @@ def _gather(
             columns = np.ascontiguousarray(table.T)
         else:
             features = np.ascontiguousarray(table[np.maximum(log.offered, 0)])
-    offers = np.full(n, columns.shape[1]) if log.offered is None else (log.offered != NOBODY).sum(axis=1)
+    offers = np.full(n, columns.shape[1]) if log.offered is None else (log.offered != MISSING).sum(axis=1)
     return _Arrays(policy.theta, policy.root, policy.beta, model, users, find_places(log), log.lengths, offers, columns,
                    features, policy.kind, policy.level, policy.length)  # fmt: skip
 
@@ -145,4 +145,4 @@ def rate_list(
         baseline[position] = missed * (weights[item] + (1.0 - weights[item]) * below)
         expected[position] = missed * (average + (1.0 - average) * below)
         missed *= 1.0 - weights[item]
-        follow(kind, scores, taken, masses, item)
+        update_masses(kind, scores, taken, masses, item)

@@ -10,7 +10,7 @@ from fedcascade.data.logs.writer import LogWriter
 from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.environment import Environment
 from fedcascade.federation.policies import get_policy
-from fedcascade.learning.click_log import NOBODY, ClickLog
+from fedcascade.learning.click_log import MISSING, ClickLog
 from fedcascade.learning.exploration import EpsilonMixed
 from fedcascade.learning.log_sums import LogSums
 from fedcascade.simulation.engines import simulate
@@ -38,11 +38,11 @@ def _make_batch(environment: Environment, trace: Trace, first: int, last: int) -
     count, most = last - first + 1, environment.most_items
     items = trace.lists[first - 1 : last].astype(np.int64)
     users, clicks = np.empty(count, np.int64), np.zeros(items.shape, bool)
-    offered = np.full((count, most), NOBODY, np.int64)
+    offered = np.full((count, most), MISSING, np.int64)
     features = np.zeros((count, most, environment.dimension), np.float32)
     for row, t in enumerate(range(first, last + 1)):
         on_offer, user = environment.items(t), environment.arrival(t)
-        shown = items[row][items[row] != NOBODY]
+        shown = items[row][items[row] != MISSING]
         weights = environment.weights(t, user, on_offer)
         clicked, _ = click_list(environment, t, shown, weights[shown])
         users[row], offered[row, : len(on_offer)], features[row, : len(on_offer)] = user, range(len(on_offer)), on_offer

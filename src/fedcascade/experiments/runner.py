@@ -35,7 +35,7 @@ from fedcascade.experiments.jobs import (
 from fedcascade.experiments.plan import Plan
 from fedcascade.federation.decisions import DownloadAndBuffer
 from fedcascade.federation.policies import get_policy
-from fedcascade.numerics.code_cache import CodeNotKept
+from fedcascade.numerics.code_cache import CacheNotWritable
 from fedcascade.simulation.exact.precompile import list_steps
 from fedcascade.systems import count_cores
 
@@ -178,7 +178,7 @@ def _start_worker(counter: Any) -> None:
     global _rounds_done
     _rounds_done = counter
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    warnings.simplefilter("ignore", CodeNotKept)  # the parent warns
+    warnings.simplefilter("ignore", CacheNotWritable)  # the parent warns
     warnings.showwarning = lambda message, *_, **__: _print_once(f"fedcascade: {message}")
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

@@ -1,1 +1,1 @@
-"""The protocol: who tells what to whom, and when."""
+"""The protocol between agents and the server: uploads, groups, answers."""

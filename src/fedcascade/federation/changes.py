@@ -1,4 +1,4 @@
-"""Change detection at the agent: its own clicks, and nothing else, say that its user has changed."""
+"""Drift detection at the agent, from its own clicks alone."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,36 +15,30 @@ from fedcascade.numerics.elementary import log
 from fedcascade.numerics.jit import jit, jit_inline, jit_no_refcount
 from fedcascade.numerics.linear import Features, Matrix, Vector
 
-FEWEST = 4  # observations before a change that a test needs
-LEAST_LIKELY, MOST_LIKELY = 0.05, 0.95  # probabilities of a click between which the CUSUM looks at an item
+MIN_OBSERVATIONS = 4  # before a change, for a test to fire
+MIN_PROBABILITY, MAX_PROBABILITY = 0.05, 0.95  # range of click probabilities in the CUSUM
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeDetection(Part):
-    """Two tests of an agent's own data; when one fires, the agent restarts with the data of the changed user.
+    """Two tests for drift on an agent's own data. When one fires, the agent restarts with the data after the change.
 
-    *Split*: own data lie in blocks of rounds. After each block, for every way to cut them into older data p and newer
-    data s: with E that of ``measure_evidence``, E(p + s) - E(p) - E(s) below -``threshold`` says that two
-    users clicked. The data after the best cut are kept. *CUSUM*: a user that suddenly clicks less than its agent
-    predicts is found sooner. The sum grows by the log-odds that each examined item was clicked with a probability of
-    p0 - ``drop`` against p0 = <theta, x> - ``caution`` ||x||, and never falls below 0. Beyond ``limit`` the data since
-    it was last 0 are kept.
+    *Split*: own data are stored in blocks of rounds. After each block, every cut into older data p and newer data s is
+    tested. With E of ``measure_evidence``, the test fires if E(p + s) - E(p) - E(s) < -``threshold``; the data after
+    the best cut are kept. *CUSUM*: finds a sudden drop in clicks sooner. The sum adds, for each examined item, the
+    log-odds of a click probability p0 - ``drop`` against p0 = <theta, x> - ``caution`` ||x||, and never falls below 0.
+    The test fires beyond ``limit``; the data since the sum was last 0 are kept.
     """
 
-    threshold: float = constant(10.0, meaning="log-odds for two users instead of one, beyond which it is two",
-                                range=POSITIVE)  # fmt: skip
-    limit: float = constant(9.0, meaning="log-odds for fewer clicks than predicted, beyond which the user is another",
-                            range=POSITIVE)  # fmt: skip
-    drop: float = constant(0.15, meaning="by how much less clicks are tested against what was predicted",
-                           range=PROBABILITY)  # fmt: skip
-    caution: float = constant(0.45, meaning="how many widths below the estimate a prediction is", range=NONNEGATIVE)
-    block: int = constant(8, meaning="rounds of its own between two tests of an agent", range=whole_numbers(1))
+    threshold: float = constant(10.0, meaning="log-odds for drift at which the split test fires", range=POSITIVE)
+    limit: float = constant(9.0, meaning="log-odds for fewer clicks at which the CUSUM test fires", range=POSITIVE)
+    drop: float = constant(0.15, meaning="drop in click probability that the CUSUM tests for", range=PROBABILITY)
+    caution: float = constant(0.45, meaning="widths subtracted from the predicted click probability", range=NONNEGATIVE)
+    block: int = constant(8, meaning="rounds between two split tests", range=whole_numbers(1))
 
     def compile(self) -> "CompiledDetection":
-        """Return the constants as compiled code reads them."""
-        return CompiledDetection(
-            float(self.threshold), float(self.limit), float(self.drop), float(self.caution), float(self.block)
-        )
+        """Return the constants for compiled code."""
+        return CompiledDetection(*(float(getattr(self, name)) for name in CompiledDetection._fields))
 
 
 class CompiledDetection(NamedTuple):
@@ -67,9 +61,9 @@ def follow_list(
     theta: Vector,
     root: Matrix,
 ) -> bool:
-    """Add a list to an agent's own data; returns whether they say that the user has changed.
+    """Add a list to an agent's own data, and return whether a test fires.
 
-    If so, ``own`` holds what of them belongs to the new user. ``theta`` and ``root`` are what the list was chosen with.
+    If one does, ``own`` keeps the data after the change. ``theta`` and ``root`` are the estimate that chose the list.
     """
     add_list(own.total, listed, examined, click)
     if rule is None:
@@ -86,7 +80,7 @@ def follow_list(
             _keep_blocks(own, first)
             return True
     count = own.total.size - COUNTS
-    if own.cusum[0] > rule.limit and own.total[count] >= own.since[count] + FEWEST:
+    if own.cusum[0] > rule.limit and own.total[count] >= own.since[count] + MIN_OBSERVATIONS:
         copy_row(own.blocks[0], own.since)
         own.levels[0] = 0
         own.used[0] = 1
@@ -97,7 +91,7 @@ def follow_list(
 
 @jit_inline
 def _open_block(own: OwnData) -> int:
-    """Begin a new block, and return its place; of three blocks of one size, the two older ones become one."""
+    """Append a block and return its index; of three blocks of one size, merge the two older ones."""
     level = 0
     while True:
         oldest, equal = 0, 0
@@ -120,7 +114,7 @@ def _open_block(own: OwnData) -> int:
 
 @jit_inline
 def _merge_blocks(own: OwnData, place: int) -> None:
-    """Make one block of that at ``place`` and the next one."""
+    """Merge the block at ``place`` with the next one."""
     add_row(own.blocks[place], own.blocks[place + 1])
     own.levels[place] += 1
     for i in range(place + 1, own.used[0] - 1):
@@ -131,7 +125,7 @@ def _merge_blocks(own: OwnData, place: int) -> None:
 
 @jit_inline
 def _keep_blocks(own: OwnData, first: int) -> None:
-    """Forget all blocks before ``first``; what is left is all that the agent has."""
+    """Drop all blocks before ``first``, and recompute the total."""
     own.total[:] = 0.0
     for i in range(first, own.used[0]):
         copy_row(own.blocks[i - first], own.blocks[i])
@@ -144,10 +138,7 @@ def _keep_blocks(own: OwnData, first: int) -> None:
 
 @jit_no_refcount
 def measure_evidence(total: Row, row: Row, sign: float, noise: float, upper: Matrix, solution: Vector) -> float:
-    """Return the log marginal likelihood of a sum plus ``sign`` times another row, for theta ~ N(0, I / d).
-
-    ``upper`` and ``solution`` are scratch memory.
-    """
+    """Return the log marginal likelihood of ``total`` plus ``sign`` times ``row``, for theta ~ N(0, I / d)."""
     d, k, prior = solution.size, 0, noise * solution.size
     for i in range(d):
         for j in range(i, d):
@@ -163,7 +154,7 @@ def measure_evidence(total: Row, row: Row, sign: float, noise: float, upper: Mat
 
 @jit
 def _find_cut(own: OwnData, rule: CompiledDetection) -> int:
-    """The first block of the new user, where the evidence for two users is the strongest; 0 if it is too weak."""
+    """Return the first block after the most likely change, or 0 if the evidence is too weak."""
     total, count = own.total, own.total.size - COUNTS
     upper, solution = np.zeros_like(own.others_gram), np.zeros_like(own.others_moment)
     newer = np.zeros_like(total)
@@ -172,7 +163,7 @@ def _find_cut(own: OwnData, rule: CompiledDetection) -> int:
     least, cut = -rule.threshold, 0
     for first in range(own.used[0] - 1, 0, -1):
         add_row(newer, own.blocks[first])
-        if total[count] - newer[count] < FEWEST:
+        if total[count] - newer[count] < MIN_OBSERVATIONS:
             break
         apart = measure_evidence(total, newer, -1.0, noise, upper, solution)
         apart += measure_evidence(newer, newer, 0.0, noise, upper, solution)
@@ -185,7 +176,7 @@ def _find_cut(own: OwnData, rule: CompiledDetection) -> int:
 def _follow_clicks(
     own: OwnData, rule: CompiledDetection, listed: Features, examined: int, click: int, theta: Vector, root: Matrix
 ) -> None:
-    """Let the CUSUM see a list; ``since`` then holds the lists from the one on after which it was last 0."""
+    """Update the CUSUM with a list, and ``since`` with the data since it was last 0."""
     is_zero = own.cusum[0] == 0.0
     for position in range(examined):
         mean, square = 0.0, 0.0
@@ -195,9 +186,9 @@ def _follow_clicks(
             for k in range(j + 1):
                 part += root[j, k] * listed[position, k]
             square += part * part
-        expected = min(MOST_LIKELY, mean - rule.caution * np.sqrt(square))
+        expected = min(MAX_PROBABILITY, mean - rule.caution * np.sqrt(square))
         lower = expected - rule.drop
-        if lower < LEAST_LIKELY:
+        if lower < MIN_PROBABILITY:
             continue
         odds = log(lower / expected) if position == click else log((1.0 - lower) / (1.0 - expected))
         own.cusum[0] = max(0.0, own.cusum[0] + odds)

@@ -1,4 +1,4 @@
-"""What an agent decides with between two downloads."""
+"""Decision rules: the data that an agent scores items with between two downloads."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -8,15 +8,15 @@ from fedcascade.learning.statistics import Statistics
 
 
 class Decision(Protocol):
-    """A part of a policy that says which data an agent's scores come from."""
+    """A part of a policy that chooses the data to score items with."""
 
     def ridge(self, download: Ridge, buffer: Statistics) -> Ridge:
-        """Return the ridge to score with, given the last download and what was learned since."""
+        """Return the ridge to score with, given the last download and the data since."""
 
 
 @dataclass(frozen=True)
 class LastDownload:
-    """The last download alone, as in the paper: an agent is frozen between exchanges."""
+    """The last download alone, as in the paper: scores change only with an exchange."""
 
     def ridge(self, download: Ridge, buffer: Statistics) -> Ridge:  # noqa: ARG002
         return download
@@ -24,7 +24,7 @@ class LastDownload:
 
 @dataclass(frozen=True)
 class DownloadAndBuffer:
-    """The last download and the agent's own data since; an agent that never downloads has its own data."""
+    """The last download and the agent's own data since."""
 
     def ridge(self, download: Ridge, buffer: Statistics) -> Ridge:
         return Ridge(download.statistics + buffer, download.lambda_) if buffer.count else download

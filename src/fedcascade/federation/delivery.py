@@ -1,4 +1,4 @@
-"""Delivers messages between agents and a server in one process, at once."""
+"""Delivery of messages between agents and a server in one process."""
 
 from collections.abc import Sequence
 
@@ -8,14 +8,14 @@ from fedcascade.federation.server import Server
 
 
 def deliver_arrival(server: Server, agents: Sequence[Agent], agent: int) -> tuple[Download, ...]:
-    """Bring an agent up to date before it serves its user, where the policy wants that."""
+    """Deliver the downloads that the policy sends before an agent serves its user."""
     return _deliver(agents, server.answer_arrival(agent))
 
 
 def run_exchange(
     server: Server, agents: Sequence[Agent], upload: Upload
 ) -> tuple[tuple[Upload, ...], tuple[Download, ...]]:
-    """Algorithm 1, lines 8 to 11: hand over an upload and deliver the answers; returns all uploads and downloads."""
+    """Deliver an upload and its answers, and return all uploads and downloads (Algorithm 1, lines 8 to 11)."""
     collected = (agents[agent].send_buffer(upload.cause) for agent in server.agents_to_collect(upload))
     uploads = (upload, *collected)
     return uploads, _deliver(agents, server.receive(*uploads))

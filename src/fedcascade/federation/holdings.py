@@ -1,4 +1,4 @@
-"""The statistics that the server holds of each agent: the paper's Sigma_ser, b_ser, T_ser and theta_ser."""
+"""The server's statistics of each agent: the paper's Sigma_ser, b_ser, T_ser and theta_ser."""
 
 import math
 from collections.abc import Mapping
@@ -14,18 +14,17 @@ from fedcascade.numerics.elementary import log
 from fedcascade.numerics.jit import jit, jit_inline
 from fedcascade.numerics.linear import Matrix, Vector
 
-STATE_FORMAT = 1
 ARRAYS = ("gram", "moment", "theta", "length", "width", "count", "clicks", "rounds")
 
 
 @jit_inline
 def compute_confidence_width(count: int) -> float:
-    """F(T) = sqrt((1 + ln(1 + T)) / (1 + T))."""
+    """Compute F(T) = sqrt((1 + ln(1 + T)) / (1 + T))."""
     return float(np.sqrt((1.0 + log(1.0 + count)) / (1.0 + count)))
 
 
 class HeldArrays(NamedTuple):
-    """The ``ARRAYS`` of ``Holdings``, one row for each agent, as compiled code takes them."""
+    """The ``ARRAYS`` of ``Holdings``, for compiled code."""
 
     gram: NDArray[np.float64]
     moment: Matrix
@@ -41,11 +40,11 @@ class HeldArrays(NamedTuple):
 def add_upload(
     gram: Matrix, moment: Vector, theta: Vector, upload_gram: Matrix, upload_moment: Vector, lambda_: float
 ) -> float:
-    """Add an upload to an agent's sums, and solve for theta; return the length of theta.
+    """Add an upload to an agent's sums, solve for theta, and return the length of theta.
 
-    Where the sums are not finite, not symmetric or not definite, nothing changes, and this returns NaN.
+    If the sums are not finite, symmetric and definite, change nothing and return NaN.
     """
-    # By loops: sums and copies of whole arrays take a second to compile.
+    # Loops, because whole-array expressions take a second to compile.
     upper, root = np.empty_like(upload_gram), np.empty_like(upload_gram)
     moments, estimate = np.empty_like(upload_moment), np.empty_like(upload_moment)
     for i in range(moments.size):
@@ -66,28 +65,24 @@ def add_upload(
 
 
 class Holdings:
-    """Statistics and estimate of every agent, as arrays over agents.
-
-    ``length`` is the norm of theta_ser and ``width`` is F(T_ser): both are kept because a graph asks for those of
-    all agents at every upload.
-    """
+    """Statistics and estimate of every agent, as arrays over agents."""
 
     def __init__(self, agents: int, dimension: int, lambda_: float) -> None:
         self.lambda_ = lambda_
         self.gram = np.zeros((agents, dimension, dimension))
-        self.moment, self.theta = np.zeros((agents, dimension)), np.zeros((agents, dimension))
-        self.length, self.width = np.zeros(agents), np.ones(agents)
+        self.moment = np.zeros((agents, dimension))
+        self.theta = np.zeros((agents, dimension))
+        self.length = np.zeros(agents)  # of theta
+        self.width = np.ones(agents)  # F(T_ser)
         self.count, self.clicks, self.rounds = (np.zeros(agents, np.int64) for _ in range(3))
 
     def to_state(self) -> dict[str, Any]:
-        """What outlives a process, as arrays that these holdings go on changing."""
-        return {"format": STATE_FORMAT} | {name: getattr(self, name) for name in ARRAYS}
+        """Return the state as live arrays."""
+        return {name: getattr(self, name) for name in ARRAYS}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], lambda_: float) -> "Holdings":
-        """The holdings whose ``to_state`` gave ``state``; they may change its arrays."""
-        written = state["format"]
-        require(written == STATE_FORMAT, f"the state of holdings must have format {STATE_FORMAT}, got {written}")
+        """Restore holdings from ``to_state``; they take over the arrays."""
         holdings = cls(0, state["moment"].shape[1], lambda_)
         for name in ARRAYS:
             setattr(holdings, name, state[name])
@@ -98,7 +93,7 @@ class Holdings:
 
     @property
     def arrays(self) -> HeldArrays:
-        """All arrays, as they stand."""
+        """All arrays, without copies."""
         return HeldArrays(*(getattr(self, name) for name in ARRAYS))
 
     @property
@@ -110,12 +105,12 @@ class Holdings:
         return Statistics(seen.gram.copy(), seen.moment.copy(), seen.count, seen.clicks, seen.rounds)
 
     def view(self, agent: int) -> Statistics:
-        """The statistics of an agent as they stand, without a copy: for a look before the next upload."""
+        """Return the statistics of an agent without a copy; the next upload changes them."""
         counts = int(self.count[agent]), int(self.clicks[agent]), int(self.rounds[agent])
         return Statistics(self.gram[agent], self.moment[agent], *counts)
 
     def add(self, agent: int, statistics: Statistics) -> None:
-        """Algorithm 3, lines 3 and 4: add an upload and estimate theta_ser again."""
+        """Add an upload and update theta_ser (Algorithm 3, lines 3 and 4)."""
         gram, moment, theta = self.gram[agent], self.moment[agent], self.theta[agent]
         length = add_upload(gram, moment, theta, statistics.gram, statistics.moment, self.lambda_)
         require(not math.isnan(length), "gram and moment must be finite, and gram symmetric and positive semi-definite")
@@ -132,7 +127,7 @@ class Holdings:
         self.width[agent] = 1.0
 
     def join(self) -> int:
-        """Add an agent without data; returns its number."""
+        """Add an agent without data, and return its number."""
         newcomer = len(self)
         for name in ARRAYS:
             setattr(self, name, append_zeros(getattr(self, name)))
@@ -150,10 +145,7 @@ class Holdings:
 
 
 def append_zeros(rows: NDArray[Any], axes: int = 1) -> NDArray[Any]:
-    """The array with one more row of zeros, and with two ``axes`` one more column, for a newcomer.
-
-    Memory is taken for twice as many agents at a time, so that joining stays cheap.
-    """
+    """Append a row of zeros, and with two ``axes`` a column as well. Memory grows by doubling."""
     agents = len(rows)
     memory = rows.base if isinstance(rows.base, np.ndarray) else rows
     if len(memory) == agents:
@@ -163,9 +155,9 @@ def append_zeros(rows: NDArray[Any], axes: int = 1) -> NDArray[Any]:
 
 
 def drop_row(rows: NDArray[Any], place: int, axes: int = 1) -> NDArray[Any]:
-    """The array without a row, and with two ``axes`` without that column: the last one takes its place.
+    """Remove a row, and with two ``axes`` that column as well: the last one takes its place.
 
-    The memory stays, with zeros behind the end, for those who join later.
+    The memory behind the end is kept, with zeros, for later rows.
 
     >>> drop_row(np.array([5, 6, 7, 8]), 1)
     array([5, 8, 7])

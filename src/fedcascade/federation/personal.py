@@ -1,4 +1,4 @@
-"""A part of theta that an agent keeps to itself, beside the one that all share: theta = [theta_g; theta_u]."""
+"""A personal part of theta besides the shared one: theta = [theta_g; theta_u]."""
 
 import math
 from dataclasses import dataclass
@@ -14,14 +14,15 @@ from fedcascade.numerics import linear
 from fedcascade.numerics.jit import jit
 from fedcascade.numerics.linear import Features, Matrix, Vector
 
-MOST_TURNS, CONVERGED = 100, 1e-12
+MAX_ITERATIONS = 100
+TOLERANCE = 1e-12  # change of a share at which the iteration stops
 
 
 @dataclass(frozen=True)
 class AlternatingMinimisation:
-    """Async-LinUCB-AM: the reward of an observation is split between the two parts once, by turns that converge.
+    """Async-LinUCB-AM: each reward is split once between the shared and the personal part of theta.
 
-    Either part is fitted to what the other leaves unexplained of the observation. Both are kept to length 1.
+    Each part is fitted in turn to the residual of the other, until convergence. Both are limited to length 1.
     """
 
     def begin(self, dimension: int, lambda_: float) -> "PersonalEstimate":
@@ -30,7 +31,7 @@ class AlternatingMinimisation:
 
 @dataclass(frozen=True, eq=False)
 class PersonalEstimate:
-    """The personal part of one agent: the statistics of all its rounds, with its share of rewards as the moment."""
+    """The personal part of one agent: the statistics of all its rounds, with its share of the rewards."""
 
     statistics: Statistics
     lambda_: float
@@ -38,28 +39,26 @@ class PersonalEstimate:
     def observe(
         self, known: Statistics, buffer: Statistics, listed: NDArray[np.float32], click: int | None
     ) -> "tuple[Statistics, PersonalEstimate]":
-        """Return buffer and personal part after one more round, each with its share of rewards.
+        """Return buffer and personal part after one more round, each with its share of the reward.
 
-        ``known`` and ``buffer`` together are what the shared part is fitted to.
+        The shared part is fitted to ``known`` plus ``buffer``.
         """
         shared, own, examined = known + buffer, self.statistics, count_examined(len(listed), click)
-        gram, moment, own_gram, own_moment = (
-            buffer.gram.copy(), buffer.moment.copy(), own.gram.copy(), own.moment.copy(),
-        )  # fmt: skip
-        sums = SplitSums(shared.gram, shared.moment, own_gram, own_moment, gram, moment)
+        own_sums, buffer_sums = (own.gram.copy(), own.moment.copy()), (buffer.gram.copy(), buffer.moment.copy())
+        sums = SplitSums(shared.gram, shared.moment, *own_sums, *buffer_sums)
         features = np.ascontiguousarray(listed, np.float32)
         split_rewards(sums, features, examined, -1 if click is None else click, float(self.lambda_))
         counts = [(each.count + examined, each.clicks + (click is not None), each.rounds + 1) for each in (buffer, own)]
-        personal = PersonalEstimate(Statistics(own_gram, own_moment, *counts[1]), self.lambda_)
-        return Statistics(gram, moment, *counts[0]), personal
+        personal = PersonalEstimate(Statistics(*own_sums, *counts[1]), self.lambda_)
+        return Statistics(*buffer_sums, *counts[0]), personal
 
     def join(self, shared: Ridge) -> LinearEstimate:
-        """The estimate of both parts together."""
+        """Return the estimate of both parts together."""
         return pair_estimates(shared, Ridge(self.statistics, self.lambda_))
 
 
 class SplitSums(NamedTuple):
-    """What ``split_rewards`` changes: the sums of the shared part, of the personal part, and of the buffer."""
+    """The sums that ``split_rewards`` updates: of the shared part, the personal part and the buffer."""
 
     gram: Matrix
     moment: Vector
@@ -70,7 +69,7 @@ class SplitSums(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """How a part's estimate depends on its share r of a reward: theta = base + r direction, seen from x."""
+    """The estimate of a part as a function of its share r of a reward, theta = base + r direction, along x."""
 
     start: float  # <x, base>
     slope: float  # <x, direction>
@@ -81,7 +80,7 @@ class _Line(NamedTuple):
 
 @jit
 def split_rewards(sums: SplitSums, listed: Features, examined: int, click: int, lambda_: float) -> None:
-    """Add the examined items of a list to all sums, one after another, each with its reward split between the parts."""
+    """Add the examined items of a list to all sums in order, and split each reward between the parts."""
     for position in range(examined):
         item = listed[position : position + 1]
         linear.add_examined(sums.gram, sums.moment, item, 1, -1)
@@ -98,11 +97,12 @@ def split_rewards(sums: SplitSums, listed: Features, examined: int, click: int, 
 
 @jit
 def _draw_line(gram: Matrix, moment: Vector, item: Features, lambda_: float) -> _Line:
-    base, root, direction, x = np.empty_like(moment), np.empty_like(gram), np.empty_like(moment), np.empty_like(moment)
+    base, direction, x = np.empty_like(moment), np.empty_like(moment), np.empty_like(moment)
+    root = np.empty_like(gram)
     x[:] = item[0]
     linear.solve_ridge_into(gram, moment, lambda_, np.empty_like(gram), root, base)
     linear.solve_into(root, x, direction)
-    start, slope, base_square, product, direction_square = 0.0, 0.0, 0.0, 0.0, 0.0
+    start = slope = base_square = product = direction_square = 0.0
     for k in range(x.size):
         start += x[k] * base[k]
         slope += x[k] * direction[k]
@@ -114,18 +114,18 @@ def _draw_line(gram: Matrix, moment: Vector, item: Features, lambda_: float) -> 
 
 @jit
 def _predict(line: _Line, share: float) -> float:
-    """<x, theta> for that share of the reward, theta being kept to length 1."""
+    """Return <x, theta> for a share of the reward, with theta limited to length 1."""
     square = line.base_square + share * (2.0 * line.product + share * line.direction_square)
     return (line.start + share * line.slope) / math.sqrt(max(square, 1.0))
 
 
 @jit
 def _take_turns(reward: float, shared: _Line, own: _Line) -> tuple[float, float]:
-    """Let either part take what the other leaves of the reward, until that changes no more; returns both shares."""
+    """Assign each part in turn the residual of the other until convergence, and return both shares."""
     share, own_share = reward, 0.0
-    for _ in range(MOST_TURNS):
+    for _ in range(MAX_ITERATIONS):
         own_share = reward - _predict(shared, share)
         before, share = share, reward - _predict(own, own_share)
-        if abs(share - before) <= CONVERGED:
+        if abs(share - before) <= TOLERANCE:
             break
     return share, own_share

@@ -1,4 +1,4 @@
-"""Policies as a table: a system is one row that names its parts. A new idea is a new row, or one new part."""
+"""Policies: each is a row of parts in ``POLICIES``."""
 
 import math
 import warnings
@@ -26,7 +26,7 @@ from fedcascade.federation.grouping.partition import Alone, Everyone, Grouping, 
 from fedcascade.federation.grouping.phases import SplitAndMerge
 from fedcascade.federation.grouping.population.partition import Population
 from fedcascade.federation.personal import AlternatingMinimisation
-from fedcascade.federation.replies import Asker, Everybody, Lagging, LocalServers, OnArrival, OneLearner, ReplyRule
+from fedcascade.federation.replies import AllAgents, Asker, Lagging, LocalServers, OnArrival, OneLearner, ReplyRule
 from fedcascade.federation.sharing import Sharing
 from fedcascade.federation.triggers import Always, Auxiliary, Determinant, Doubling, Never, Ratio, SyncBudget, Trigger
 from fedcascade.federation.trust import Trust
@@ -36,14 +36,14 @@ from fedcascade.plugins import Plugin, PluginError, list_plugins
 
 
 class Order(StrEnum):
-    """Algorithm 3 prints 'aggregate' before 'add the upload'; adding first is what its indices say."""
+    """Order of adding an upload and answering it. Algorithm 3 prints the answer first; its indices add first."""
 
     UPLOAD_FIRST = "upload-first"
     AGGREGATE_FIRST = "aggregate-first"
 
 
 class Drift(StrEnum):
-    """What an agent does about a user whose preferences change."""
+    """Reaction of an agent to drift of its user."""
 
     IGNORE = "ignore"
     RESTART = "restart"
@@ -51,7 +51,7 @@ class Drift(StrEnum):
 
 @dataclass(frozen=True)
 class Formula:
-    """A constant that follows from the sizes of the problem, and in words how."""
+    """A constant that is computed from the sizes of the problem."""
 
     constant: str
     words: str
@@ -61,17 +61,16 @@ class Formula:
         return self.words
 
 
-# A request and an upload make one exchange; one learner has nobody to speak with.
+# Triggers that a reply rule requires.
 TRIGGERS: Mapping[type[ReplyRule], type[Trigger]] = {OnArrival: Always, OneLearner: Never}
-PARTS = (
-    "grouping", "trigger", "decision", "reply_rule", "personal", "positions", "sharing", "trust", "changes",
-    "confidence",
-)  # fmt: skip
+REQUIRED_PARTS = ("grouping", "trigger", "decision", "reply_rule")
+OPTIONAL_PARTS = ("personal", "positions", "sharing", "trust", "changes")
+PARTS = (*REQUIRED_PARTS, *OPTIONAL_PARTS, "confidence")
 
 
 @dataclass(frozen=True)
 class Policy:
-    """A system: who shares, when an agent speaks, what it decides with, who is answered, how far it trusts an estimate.
+    """A policy: the parts that decide which agents share, when they upload, and how lists are chosen.
 
     >>> POLICIES["fedc3ucb-h"].constants()["alpha_d"]
     7.0
@@ -93,10 +92,14 @@ class Policy:
     lambda_: float = constant(4.0, meaning="regulariser of the ridge estimate", symbol="lambda", range=POSITIVE)
     confidence: Confidence = Constant()  # noqa: RUF009 (frozen)
     formulas: tuple[Formula, ...] = ()
-    order: Order = constant(Order.UPLOAD_FIRST, range=enum_values(Order),
-                            meaning="whether the server adds an upload before or after it answers")  # fmt: skip
-    drift: Drift = constant(Drift.IGNORE, range=enum_values(Drift),
-                            meaning="whether an agent starts over when its own clicks show drift")  # fmt: skip
+    order: Order = constant(
+        Order.UPLOAD_FIRST,
+        meaning="whether the server adds an upload before or after it answers",
+        range=enum_values(Order),
+    )
+    drift: Drift = constant(
+        Drift.IGNORE, meaning="whether an agent starts over when its own clicks show drift", range=enum_values(Drift)
+    )
     yardstick: bool = False
 
     def __post_init__(self) -> None:
@@ -109,46 +112,46 @@ class Policy:
         needed = TRIGGERS.get(type(self.reply_rule), Trigger)
         words = f"{type(self.reply_rule).__name__}() needs the trigger {needed.__name__}()"
         require(isinstance(self.trigger, needed), f"{words}, got {type(self.trigger).__name__}")
-        # Elsewhere the discounted moment would have to travel, and a server takes those of the grid alone.
+        # A discounted moment is off the grid, so a server would reject its upload.
         fits = self.positions is None or (self.reply_rule.single_learner and self.personal is None)
         require(fits, "PositionDiscounts() needs the reply rule OneLearner() and no personal part")
         fits = not self.keeps_own_data or (isinstance(self.reply_rule, Asker) and self.personal is None)
         require(fits, "Trust() and ChangeDetection() need the reply rule Asker() and no personal part")
-        # Elsewhere a download would miss what the agent takes for its own part of it.
+        # With the other order a download lacks the upload that the agent subtracts as its own data.
         fits = not self.keeps_own_data or self.order is Order.UPLOAD_FIRST
         require(fits, f"Trust() and ChangeDetection() need the order {Order.UPLOAD_FIRST.value}, got {self.order}")
 
     @property
     def keeps_own_data(self) -> bool:
-        """Whether agents keep their own data apart from what others sent."""
+        """True if agents keep their own data apart from downloads."""
         return self.trust is not None or self.changes is not None
 
     @property
     def agents(self) -> str:
-        """How agents speak, in the words of Table 1."""
+        """The column *agents* of Table 1."""
         return self.reply_rule.agents
 
     @property
     def users(self) -> str:
-        """Whether users may differ, in the words of Table 1."""
+        """The column *users* of Table 1."""
         return "homogeneous" if isinstance(self.grouping, Everyone) and self.personal is None else "heterogeneous"
 
     def constants(self) -> dict[str, Any]:
-        """Every constant of the policy and of its parts, by name; one that follows from the problem is a Formula."""
+        """Return the values of all constants by name; those that depend on the problem are Formulas."""
         return {description.name: description.value for description in self.describe_constants()}
 
     def describe_constants(self) -> list[ConstantDescription]:
-        """Every constant of the policy and of its parts: name, value or formula, meaning, symbol, range."""
+        """Describe all constants of the policy and its parts."""
         own = [describe_field(field, getattr(self, field.name)) for field in fields(self) if field.metadata]
         parts = [description for part in PARTS for description in describe_constants(getattr(self, part))]
         formulas = [ConstantDescription(formula.constant, formula) for formula in self.formulas]
         described: dict[str, ConstantDescription] = {}
-        for entry in [*own, *parts, *formulas]:  # the words of the first that has words, the value of the last
+        for entry in [*own, *parts, *formulas]:  # meaning of the first entry, value of the last
             described[entry.name] = replace(described.get(entry.name, entry), value=entry.value)
         return list(described.values())
 
     def parse_constant(self, name: str, text: str) -> Any:
-        """The value that a text stands for as the constant of that name; it is refused with the constant's range.
+        """Parse the value of a constant, or reject it with the constant's range.
 
         >>> POLICIES["fedc3ucb-h"].parse_constant("alpha_d", "1.5")
         1.5
@@ -165,17 +168,17 @@ class Policy:
         return row | {"constants": constants}
 
     def with_drift(self, constants: Mapping[str, Any]) -> "Policy":
-        """This policy with the ``drift`` of these constants, if they name it: change detection has more constants."""
+        """Return this policy with the ``drift`` of these constants, if any; it decides which constants exist."""
         is_new = constants.get("drift", self.drift) != self.drift
         return replace(self, drift=constants["drift"], changes=None) if is_new else self
 
     def with_known_constants(self, constants: Mapping[str, Any]) -> "Policy":
-        """This policy with those of the constants that it has."""
+        """Return this policy with the given constants, without those that it does not have."""
         own = self.with_drift(constants).constants()
         return self.with_constants(**{name: value for name, value in constants.items() if name in own})
 
     def with_constants(self, **constants: Any) -> "Policy":
-        """This policy with other constants: each part takes those that it has; one that none has is refused."""
+        """Return this policy with other constants; reject those that it does not have."""
         policy = self.with_drift(constants)
         for name in constants:
             require_known(f"constant of {self.name}", name, policy.constants())
@@ -187,12 +190,12 @@ class Policy:
         return replace(policy, **parts, **own, formulas=tuple(unchanged + formulas))
 
     def with_beta(self, beta: float) -> "Policy":
-        """This policy with a constant beta, whatever its own was."""
+        """Return this policy with a constant beta."""
         formulas = tuple(formula for formula in self.formulas if formula.constant != "beta")
         return replace(self, confidence=Constant(beta=beta), formulas=formulas)
 
     def fit_to(self, problem: ProblemSize) -> "Policy":
-        """This policy with every formula worked out for a problem, lambda first: others may need it."""
+        """Return this policy with its formulas evaluated for a problem, lambda first: others may use it."""
         policy = self
         for formula in sorted(self.formulas, key=lambda formula: formula.constant != "lambda_"):
             policy = policy.with_constants(**{formula.constant: formula.value(problem, policy.lambda_)})
@@ -200,22 +203,22 @@ class Policy:
 
 
 def compute_budget(problem: ProblemSize, lambda_: float) -> float:  # noqa: ARG001
-    """DisLinUCB's D, which matches the regret of one learner."""
+    """Compute D of DisLinUCB, at which its regret matches that of one learner."""
     return problem.rounds / (problem.users * problem.dimension * math.log(max(2, problem.rounds)))
 
 
 def get_list_length(problem: ProblemSize, lambda_: float) -> float:  # noqa: ARG001
-    """CLUB-cascade's lambda."""
+    """Return lambda of CLUB-cascade."""
     return float(problem.list_length)
 
 
 def compute_edge_width(problem: ProblemSize, lambda_: float) -> float:  # noqa: ARG001
-    """CLUB-cascade's factor before the sum of two F's."""
+    """Compute alpha_d of CLUB-cascade."""
     return 8.0 * math.sqrt(problem.dimension)
 
 
 def compute_club_beta(problem: ProblemSize, lambda_: float) -> float:
-    """CLUB-cascade's beta."""
+    """Compute beta of CLUB-cascade."""
     d, rounds = problem.dimension, problem.rounds
     logs = d * math.log1p(rounds / (d * lambda_)) + 2.0 * math.log(4.0 * rounds * problem.list_length)
     return math.sqrt(logs) + math.sqrt(lambda_)
@@ -226,63 +229,54 @@ CLUB = (
     Formula("beta", "sqrt(d ln(1 + T / (d lambda)) + 2 ln(4 T K)) + sqrt(lambda)", compute_club_beta),
     Formula("alpha_d", "8 sqrt(d)", compute_edge_width),
 )
-NARROW = Oful(noise=0.1, delta=0.1)
-DEFAULT_POLICY = "population"  # of every command that is not the paper's evaluation
-DEPLOYED = Constant(beta=0.7)  # right without tuning in all worlds that were tried: docs/how-to-choose-a-policy.md
-SCALED = Constant(beta=1.5)  # in standard deviations of a click, which ``Trust`` learns
+LINUCB_BOUND = Oful(noise=0.1, delta=0.1)
+DEFAULT_POLICY = "population"  # of every command except the paper's evaluation
+UNTUNED_BETA = Constant(beta=0.7)  # works without tuning in all environments tried: docs/how-to-choose-a-policy.md
+NOISE_SCALED_BETA = Constant(beta=1.5)  # in standard deviations of a click, which ``Trust`` estimates
 
 POLICIES: Mapping[str, Policy] = {
     row.name: row
     for row in (
-        # name, who shares, when an agent speaks, what it decides with, in words, who is answered
+        # name, grouping, trigger, decision, summary, reply rule
         Policy("oful", Everyone(), Never(), DownloadAndBuffer(),
-               "one learner serves everybody and learns in every round", OneLearner()),
+               "one learner for all users, without exchanges", OneLearner()),
         Policy("c3-ucb", Everyone(), Never(), DownloadAndBuffer(),
-               "the same with lists: one learner serves everybody", OneLearner(), positions=PositionDiscounts()),
+               "oful with lists and cascade feedback", OneLearner(), positions=PositionDiscounts()),
         Policy("dislinucb", Everyone(), SyncBudget(), DownloadAndBuffer(),
-               "an agent that has learned enough makes all agents upload and download at once", Everybody(),
+               "all agents synchronise when one of them has learned enough", AllAgents(),
                formulas=(Formula("budget", "T / (|U| d ln T)", compute_budget),)),
         Policy("club-cascade", HeterogeneityGraph(), Always(), LastDownload(),
-               "the server serves every round: a graph of users who may be alike, always up to date", OnArrival(),
+               "a similarity graph of users at the server, with an exchange in every round", OnArrival(),
                formulas=CLUB),
         Policy("async-linucb", Everyone(), Ratio(), DownloadAndBuffer(),
-               "an agent that has learned enough uploads; the server pushes to those who miss too much", Lagging(),
-               lambda_=0.1, confidence=NARROW),
+               "agents upload when they have learned enough; the server pushes to agents that are behind", Lagging(),
+               lambda_=0.1, confidence=LINUCB_BOUND),
         Policy("async-linucb-am", Everyone(), Ratio(), DownloadAndBuffer(),
-               "the same for a part of theta that all share; beside it, each agent keeps a part of its own", Lagging(),
-               AlternatingMinimisation(), lambda_=0.1, confidence=NARROW),
+               "async-linucb for a shared part of theta, and a personal part at each agent", Lagging(),
+               AlternatingMinimisation(), lambda_=0.1, confidence=LINUCB_BOUND),
         Policy("phase-fclub", SplitAndMerge(), Always(), LastDownload(),
-               "local servers pool their users and split them on evidence; when a phase starts, clusters are merged",
-               LocalServers()),
+               "local servers split their users into clusters; a global server merges them in phases", LocalServers()),
         Policy("fedlinucb", Everyone(), Determinant(), LastDownload(),
-               "everybody is taken to be alike; exchanges when an agent has learned enough"),
+               "all agents share; an agent exchanges when it has learned enough"),
         Policy("fedc3ucb-h", HeterogeneityGraph(), Determinant() | Auxiliary(), LastDownload(),
-               "the paper's system: a graph of users who may be alike, rare random exchanges beside the needed ones"),
+               "the paper's policy: a similarity graph of users, exchanges when needed and rare random ones"),
         Policy("force-comm", HeterogeneityGraph(), Determinant() | Doubling(), LastDownload(),
-               "the same, but an exchange at an agent's 1st, 2nd, 4th, 8th... arrival instead of random ones"),
+               "fedc3ucb-h with exchanges at an agent's 1st, 2nd, 4th, 8th... arrival instead of random ones"),
         Policy("no-auxiliary", HeterogeneityGraph(), Determinant(), LastDownload(),
-               "the same, but exchanges only when an agent has learned enough"),
+               "fedc3ucb-h without random exchanges"),
         Policy("fedind", Alone(), Never(), DownloadAndBuffer(),
-               "every agent learns alone, every round, and never speaks", confidence=DEPLOYED),
+               "every agent learns alone, without exchanges", confidence=UNTUNED_BETA),
         Policy("population", Population(), Determinant(alpha_c=0.5) | Doubling(), DownloadAndBuffer(),
-               "our own: an answer is the posterior of the user's theta in a model of all users",
-               trust=Trust(), lambda_=0.01, confidence=SCALED),
+               "our policy: answers are posteriors of theta in a hierarchical model of all users",
+               trust=Trust(), lambda_=0.01, confidence=NOISE_SCALED_BETA),
         Policy("known-clusters", KnownClusters(), Determinant(), LastDownload(),
-               "yardstick: the server is told the true clusters", yardstick=True, confidence=DEPLOYED),
+               "an upper baseline: the server knows the true clusters", yardstick=True, confidence=UNTUNED_BETA),
     )
-}  # fmt: skip
-
-REPLACED = {
-    "fedc3ucb-e": "population", "fedc3ucb-p": "population", "fedc3ucb-l": "population", "fedc3ucb-ts": "population",
-    "fedc3ucb-ht": "fedc3ucb-h", "fedind-c": "fedind",
 }  # fmt: skip
 
 
 def guard_policy(policy: Policy) -> Policy:
-    """The policy as a service runs it, among people who lie, look or say nothing.
-
-    An answer holds of others what ``Sharing`` lets in, and in a graph nobody of little data connects others.
-    """
+    """Return the policy as a server runs it: with ``Sharing``, and a guarded graph if it has a graph."""
     grouping = policy.grouping
     if type(grouping) is HeterogeneityGraph:
         grouping = GuardedGraph(alpha_d=grouping.alpha_d)
@@ -291,7 +285,7 @@ def guard_policy(policy: Policy) -> Policy:
 
 @cache
 def load_policies() -> Mapping[str, Policy]:
-    """The policies of this package and of plug-ins; a plug-in that cannot be loaded is left out with a warning."""
+    """Load the policies of this package and of plug-ins; a plug-in that fails to load is skipped with a warning."""
     offered: dict[str, Policy] = {}
     for plugin in list_plugins("policy"):
         try:
@@ -302,10 +296,9 @@ def load_policies() -> Mapping[str, Policy]:
 
 
 def get_policy(name: str) -> Policy:
-    """The policy of that name; an unknown one is refused with the nearest name."""
+    """Return the policy of that name; reject an unknown name with the nearest one."""
     if name in POLICIES:
         return POLICIES[name]
-    require(name not in REPLACED, f"policy '{name}' no longer exists: use '{REPLACED.get(name)}'")
     plugins = {plugin.name: plugin for plugin in list_plugins("policy")}
     require_known("policy", name, [*POLICIES, *plugins])
     return _load_plugin_policy(plugins[name])

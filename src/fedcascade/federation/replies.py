@@ -1,6 +1,6 @@
 """Reply rules: which agents get a download, and when.
 
-A ``ReplyRule`` is a frozen part of a policy; ``begin`` starts its state at one server, a ``ReplyState``.
+A ``ReplyRule`` is a frozen part of a policy; ``begin`` creates its state at one server, a ``ReplyState``.
 """
 
 import math
@@ -19,12 +19,12 @@ from fedcascade.learning.statistics import Statistics
 
 
 class ReplyRule(Part):
-    """A part of a policy that says which agents are answered. It also decides what counts as an exchange."""
+    """A part of a policy that decides which agents are answered, and what counts as an exchange."""
 
-    agents: ClassVar[str]  # the word of the paper's Table 1
-    download_cause: ClassVar[Cause | None] = None  # of a download that counts by itself, not with its upload
-    answers_uploads: ClassVar[bool] = False  # else what an agent sent stays with what it knows
-    answers_arrivals: ClassVar[bool] = False  # an agent is answered when its user arrives, instead of after an upload
+    agents: ClassVar[str]  # the column of the paper's Table 1
+    download_cause: ClassVar[Cause | None] = None  # set if a download counts as an exchange of its own
+    answers_uploads: ClassVar[bool] = False  # otherwise an agent keeps its uploads in its own statistics
+    answers_arrivals: ClassVar[bool] = False  # answers when the user arrives instead of after an upload
     synchronises: ClassVar[bool] = False  # an upload makes all agents upload and download
     single_learner: ClassVar[bool] = False
 
@@ -33,12 +33,12 @@ class ReplyRule(Part):
         return ReplyState(self, groups)
 
     def keep_unanswered(self, known: Statistics, upload: Statistics) -> Statistics | None:
-        """Return what an agent knows after an upload without an answer: all of it. None where an answer comes."""
+        """Return an agent's statistics after an upload that gets no answer; None if it gets one."""
         return None if self.answers_uploads else known + upload
 
 
 class ReplyState:
-    """Which agents a server collects from and answers, as the rule says; this one remembers nothing."""
+    """The state of a reply rule at one server; by default there is none."""
 
     state_names: ClassVar[tuple[str, ...]] = ()  # the attributes that outlive a process
 
@@ -46,11 +46,11 @@ class ReplyState:
         self.rule, self.groups = rule, groups
 
     def to_state(self) -> dict[str, Any]:
-        """What outlives a process, as arrays that this state goes on changing; nothing where nothing is remembered."""
+        """Return the state as live arrays."""
         return {name: getattr(self, name) for name in self.state_names}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what ``to_state`` gave."""
+        """Restore the attributes of ``to_state``."""
         for name in self.state_names:
             setattr(self, name, state[name])
 
@@ -59,11 +59,11 @@ class ReplyState:
         return (agent,) if self.rule.answers_arrivals else ()
 
     def agents_to_collect(self, asker: int) -> Sequence[int]:
-        """Return the agents that must send their buffers together with an upload of ``asker``."""
+        """Return the agents that must upload their buffers together with ``asker``."""
         return [agent for agent in range(self.groups.labels.size) if agent != asker] if self.rule.synchronises else ()
 
     def record_upload(self, upload: Upload) -> None:
-        """Note that an agent has uploaded."""
+        """Record an upload."""
 
     def agents_due_after_upload(self, asker: int) -> Sequence[int]:
         """Return the agents that get a download after an upload of ``asker``."""
@@ -72,16 +72,16 @@ class ReplyState:
         return () if self.rule.answers_arrivals else (asker,)
 
     def record_download(self, agent: int, statistics: Statistics) -> None:
-        """Note that an agent was sent these statistics."""
+        """Record a download."""
 
     def select_counted(self, uploads: tuple[Upload, ...], downloads: tuple[Download, ...]) -> Messages:
-        """Return the messages of one exchange that count: those between local servers and a global one, if any."""
-        return self.groups.take_crossings() or (uploads, downloads)
+        """Return the messages of an exchange that count: those between tiers of servers, or else all."""
+        return self.groups.take_tier_messages() or (uploads, downloads)
 
 
 @dataclass(frozen=True)
 class Asker(ReplyRule):
-    """The agent that uploads, and nobody else: asynchronous, as in the paper."""
+    """Answers to the uploading agent only: asynchronous, as in the paper."""
 
     agents: ClassVar[str] = "asynchronous"
     answers_uploads: ClassVar[bool] = True
@@ -89,7 +89,7 @@ class Asker(ReplyRule):
 
 @dataclass(frozen=True)
 class OneLearner(ReplyRule):
-    """One learner serves all users, so there is nobody to answer and nothing to count."""
+    """One learner for all users: no exchanges."""
 
     agents: ClassVar[str] = "single"
     single_learner: ClassVar[bool] = True
@@ -97,7 +97,7 @@ class OneLearner(ReplyRule):
 
 @dataclass(frozen=True)
 class OnArrival(ReplyRule):
-    """An agent asks when its user arrives and uploads when it has served it: up to date, one exchange a round."""
+    """A download when the user arrives and an upload after serving it: one exchange per round."""
 
     agents: ClassVar[str] = "synchronous"
     answers_arrivals: ClassVar[bool] = True
@@ -105,10 +105,7 @@ class OnArrival(ReplyRule):
 
 @dataclass(frozen=True)
 class LocalServers(ReplyRule):
-    """Agents ask and tell a local server in every round, for free; what it and a global server exchange counts.
-
-    It goes with ``SplitAndMerge``, which knows the local servers.
-    """
+    """The rule for ``SplitAndMerge``: exchanges with a local server are free, messages between servers count."""
 
     agents: ClassVar[str] = "partly asynchronous"
     download_cause: ClassVar[Cause | None] = Cause.PUSH
@@ -116,8 +113,8 @@ class LocalServers(ReplyRule):
 
 
 @dataclass(frozen=True)
-class Everybody(ReplyRule):
-    """A global synchronisation: every agent hands over its buffer, then every agent is told."""
+class AllAgents(ReplyRule):
+    """Global synchronisation: all agents upload their buffers, then all download."""
 
     agents: ClassVar[str] = "synchronous"
     download_cause: ClassVar[Cause | None] = Cause.SYNCHRONISATION
@@ -127,7 +124,7 @@ class Everybody(ReplyRule):
 
 @dataclass(frozen=True, kw_only=True)
 class Lagging(ReplyRule):
-    """The server pushes to every agent that misses too much: det(pooled) > gamma_d det(what the agent knows)."""
+    """Pushes to agents that are behind: det(pooled) > gamma_d det(known to the agent)."""
 
     agents: ClassVar[str] = "partly asynchronous"
     download_cause: ClassVar[Cause | None] = Cause.PUSH
@@ -138,7 +135,7 @@ class Lagging(ReplyRule):
 
 
 class _LaggingReplies(ReplyState):
-    """The gram that each agent knows, its last download and its uploads since, and ln det of it."""
+    """The gram that each agent knows (its last download and its uploads since), and its ln det."""
 
     state_names = ("known", "log_det")
 
@@ -169,7 +166,7 @@ class _LaggingReplies(ReplyState):
         self.log_det[agent] = self._log_det(gram)
 
     def _log_det(self, gram: NDArray[np.float64]) -> float:
-        """ln det(lambda I + gram); that of the last gram is remembered, because agents of a group get the same one."""
+        """Compute ln det(lambda I + gram), cached for the last gram: agents of a group get the same one."""
         if gram is not self._last_log_det[0]:
             self._last_log_det = gram, compute_log_det(gram, self.groups.holdings.lambda_)
         return self._last_log_det[1]

@@ -12,7 +12,7 @@ Rows = NDArray[np.float64]
 
 
 def compute_width(dimension: int) -> int:
-    """Return how many numbers a row has."""
+    """Return the length of a row."""
     return dimension * (dimension + 1) // 2 + dimension + COUNTS
 
 

@@ -1,4 +1,4 @@
-"""The server: takes an upload, answers with the pooled statistics of the agent's group (Algorithm 3)."""
+"""The server: answers an upload with the pooled statistics of the agent's group (Algorithm 3)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ STATE_FORMAT = 1
 
 
 class Server:
-    """Holds what agents uploaded, groups them, and answers those whom the policy names."""
+    """The uploads of all agents, their groups, and the answers of a policy."""
 
     def __init__(self, *, policy: Policy, agents: int, dimension: int, truth: Labels | None = None) -> None:
         require_integer("agents", agents)
@@ -29,10 +29,7 @@ class Server:
         self.rounds = 0
 
     def to_state(self) -> dict[str, Any]:
-        """What outlives a process, as values and arrays that this server goes on changing: encode or copy them.
-
-        The policy and the dimension are not part of it.
-        """
+        """Return the state as values and live arrays, without policy and dimension: encode or copy it at once."""
         return {
             "format": STATE_FORMAT,
             "rounds": self.rounds,
@@ -43,7 +40,7 @@ class Server:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], *, policy: Policy, dimension: int) -> "Server":
-        """The server of that policy and dimension whose ``to_state`` gave ``state``; it may change its arrays."""
+        """Restore a server from ``to_state``; it takes over the arrays."""
         written = state["format"]
         require(written == STATE_FORMAT, f"the state of a server must have format {STATE_FORMAT}, got {written}")
         server = cls(policy=policy, agents=1, dimension=dimension, truth=np.zeros(1, np.int64))
@@ -57,24 +54,21 @@ class Server:
         return server
 
     def answer_arrival(self, agent: int) -> tuple[Download, ...]:
-        """The downloads before an agent serves its user: none, unless the policy keeps agents up to date."""
+        """Return the downloads that the policy sends before an agent serves its user."""
         return self._answer_agents(self.reply_state.agents_due_on_arrival(agent))
 
     def agents_to_collect(self, upload: Upload) -> Sequence[int]:
-        """The agents that must hand over their buffers together with this upload: none, or all others."""
+        """Return the agents that must upload their buffers together with this upload: none, or all others."""
         return self.reply_state.agents_to_collect(upload.agent)
 
     def receive(self, upload: Upload, *collected: Upload) -> tuple[Download, ...]:
-        """Algorithm 3, after a check of what came; ``collected`` are the uploads of ``agents_to_collect``."""
+        """Check uploads and run Algorithm 3; ``collected`` are the uploads of ``agents_to_collect``."""
         for message in (upload, *collected):
             self._check(message)
         return self.take(upload, *collected)
 
     def take(self, upload: Upload, *collected: Upload) -> tuple[Download, ...]:
-        """Algorithm 3: add the upload, answer over the graph as it stood, then delete refuted edges.
-
-        Nothing is checked: this is for uploads that were, before they were written to a log.
-        """
+        """Run Algorithm 3 on checked uploads: add them, answer by the present groups, then revise the groups."""
         if upload.cause is Cause.CHANGE:
             self._clear(upload.agent)
         uploads = (upload, *collected)
@@ -94,7 +88,7 @@ class Server:
         return downloads
 
     def _clear(self, agent: int) -> None:
-        """Drop all that an agent uploaded, and let it go on as a newcomer."""
+        """Drop all uploads of an agent, and treat it as a newcomer."""
         self.rounds -= int(self.holdings.rounds[agent])
         self.holdings.clear(agent)
         self.groups.restart(agent)
@@ -109,46 +103,43 @@ class Server:
         return downloads
 
     def answer(self, agent: int) -> Download:
-        """The download of an agent as of now, as after an upload without content."""
+        """Return the download that an empty upload of ``agent`` would get now."""
         return self._answer_agents([agent])[0]
 
-    def welcome(self, agent: int) -> Download | None:
-        """What a newcomer of that number is told before its first list; None where nothing is known of anybody.
-
-        Nothing changes: neither who shares with whom, nor what the next answers are.
-        """
-        known = self.groups.prior_for_newcomer()
-        if known is None:
+    def make_prior(self, agent: int) -> Download | None:
+        """Return the prior that a new agent gets at enrolment, or None. The state does not change."""
+        prior = self.groups.prior_for_newcomer()
+        if prior is None:
             return None
-        return Download(agent=agent, statistics=known, rounds=self.rounds, agents=len(self.holdings))
+        return Download(agent=agent, statistics=prior, rounds=self.rounds, agents=len(self.holdings))
 
     def _build_answer(self, agent: int) -> Statistics:
-        """The statistics of a download: those of the group, or what the policy's sharing lets in of them."""
+        """Return the statistics of a download, limited by the policy's sharing."""
         pooled, sharing = self.groups.answer(agent), self.policy.sharing
         if sharing is None or self.policy.trust is not None:
             return pooled
         return sharing.limit(self.holdings.view(agent), pooled)
 
     def _guard(self, groups: Partition) -> Partition:
-        """Tell a partition what its answers may hold of others."""
+        """Set the limits on other agents' data in answers."""
         if self.policy.sharing is not None:
             groups.guard = self.policy.sharing.guard
         return groups
 
     def join(self) -> int:
-        """Add an agent, in a group that the policy's grouping chooses; returns its number."""
+        """Add an agent to a group that the grouping chooses, and return its number."""
         newcomer = self.holdings.join()
         self.groups.join()
         return newcomer
 
     def forget(self, agent: int) -> None:
-        """Remove an agent and all that it uploaded; the agent with the last place takes its place."""
+        """Remove an agent and all its uploads; the last agent takes its place."""
         self.rounds -= int(self.holdings.rounds[agent])
         self.holdings.forget(agent)
         self.groups.forget(agent)
 
     def _check(self, upload: Upload) -> None:
-        """Refuse a bad upload before anything has changed."""
+        """Reject a bad upload before the state changes."""
         agents = len(self.holdings)
         require(0 <= upload.agent < agents, f"an upload must come from an agent in 0..{agents - 1}, got {upload.agent}")
         upload.statistics.check(self.holdings.dimension)

@@ -1,4 +1,4 @@
-"""Triggers: when an agent speaks to the server."""
+"""Triggers: when an agent uploads."""
 
 import math
 from abc import ABC, abstractmethod
@@ -16,30 +16,26 @@ from fedcascade.numerics.jit import jit_inline
 
 @dataclass(frozen=True, kw_only=True)
 class Occasion:
-    """Everything a trigger may look at, at the end of an agent's round.
+    """The input of a trigger at the end of an agent's round."""
 
-    ``round`` is t, ``draw`` the round's uniform number, ``arrivals`` how often this agent's user has come,
-    ``download`` the pair that came with the last download, ``buffer`` what was learned since.
-    """
-
-    round: int
-    draw: float
-    arrivals: int
-    download: Ridge
-    buffer: Statistics
+    round: int  # t
+    draw: float  # the round's uniform number
+    arrivals: int  # of the agent's user
+    download: Ridge  # the last one
+    buffer: Statistics  # data since then
 
 
 class Trigger(Part, ABC):
-    """Says whether an agent speaks, and why. Triggers join with ``|``; the first that fires is the cause."""
+    """A rule for when to upload. Triggers combine with ``|``; the first that fires is the cause."""
 
     @property
     def least(self) -> int:
-        """The fewest observations that an upload may hold, whatever its cause."""
+        """Fewest observations in an upload of any cause."""
         return 0
 
     @abstractmethod
     def cause(self, occasion: Occasion) -> Cause | None:
-        """Why to speak now, or None."""
+        """Return the cause of an upload now, or None."""
 
     def __or__(self, other: "Trigger") -> "Trigger":
         return AnyOf(first=self, second=other)
@@ -47,7 +43,7 @@ class Trigger(Part, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class AnyOf(Trigger):
-    """Fires when one of two triggers does."""
+    """A trigger that fires when one of two does."""
 
     first: Trigger
     second: Trigger
@@ -57,12 +53,12 @@ class AnyOf(Trigger):
 
 
 class Growth(Trigger):
-    """Fires when the log-determinant has grown by more than a level."""
+    """A trigger that fires when the log-determinant has grown by more than a level."""
 
     @property
     @abstractmethod
     def level(self) -> float:
-        """The growth of the log-determinant beyond which it fires."""
+        """Growth of the log-determinant at which it fires."""
 
     def cause(self, occasion: Occasion) -> Cause | None:
         return Cause.DETERMINANT if occasion.download.growth(occasion.buffer) > self.level else None
@@ -81,7 +77,7 @@ class Determinant(Growth):
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio(Growth):
-    """Async-LinUCB: det(A) > gamma_u det(A - buffer). With 1 an agent always speaks, with inf never."""
+    """Async-LinUCB: det(A) > gamma_u det(A - buffer). With 1 an agent always uploads, with inf never."""
 
     gamma_u: float = describe_upload_ratio(5.0, "gamma_U")
 
@@ -92,12 +88,14 @@ class Ratio(Growth):
 
 @dataclass(frozen=True, kw_only=True)
 class SyncBudget(Trigger):
-    """DisLinUCB: n ln(det(A) / det(A - buffer)) >= D, with the number n of items examined since the last one."""
+    """DisLinUCB: n ln(det(A) / det(A - buffer)) >= D, with n items examined since the last synchronisation."""
 
     budget: float = constant(
-        1.0, symbol="D", range=NONNEGATIVE,
-        meaning="all synchronise when items since the last time, times the growth of the log-determinant, reach it",
-    )  # fmt: skip
+        1.0,
+        meaning="items since the last synchronisation, times growth of the log-determinant, that cause the next one",
+        symbol="D",
+        range=NONNEGATIVE,
+    )
 
     def cause(self, occasion: Occasion) -> Cause | None:
         spent = occasion.buffer.count * occasion.download.growth(occasion.buffer)
@@ -106,13 +104,13 @@ class SyncBudget(Trigger):
 
 @jit_inline
 def compute_auxiliary_probability(p_scale: float, round_: int) -> float:
-    """p_t = p_scale ln(t) / t, at most 1."""
+    """Return p_t = p_scale ln(t) / t, at most 1."""
     return min(1.0, p_scale * log(float(round_)) / round_)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Auxiliary(Trigger):
-    """Algorithm 2, line 13, second half: p < p_t, with p_t = p_scale ln(t) / t, at most 1."""
+    """Algorithm 2, line 13, second half: p < p_t."""
 
     p_scale: float = constant(
         3.0, meaning="scale of the random exchanges: p_t = scale ln(t) / t", symbol="p_t", range=NONNEGATIVE
@@ -127,7 +125,7 @@ class Auxiliary(Trigger):
 
 @dataclass(frozen=True)
 class Doubling(Trigger):
-    """ForceComm: fires at the 1st, 2nd, 4th, 8th, ... arrival of the agent's user."""
+    """ForceComm: the 1st, 2nd, 4th, 8th, ... arrival of the agent's user."""
 
     def cause(self, occasion: Occasion) -> Cause | None:
         return Cause.FORCED if occasion.arrivals & (occasion.arrivals - 1) == 0 else None
@@ -135,7 +133,7 @@ class Doubling(Trigger):
 
 @dataclass(frozen=True)
 class Always(Trigger):
-    """Fires in every round."""
+    """An upload in every round."""
 
     def cause(self, occasion: Occasion) -> Cause | None:  # noqa: ARG002
         return Cause.FORCED
@@ -143,10 +141,10 @@ class Always(Trigger):
 
 @dataclass(frozen=True, kw_only=True)
 class AtLeast(Trigger):
-    """Fires when ``trigger`` does, but never with fewer observations: an upload of one would reveal it."""
+    """A trigger that waits for a number of observations: an upload of a single one would disclose it."""
 
     trigger: Trigger
-    observations: int = constant(meaning="an upload never holds fewer observations", range=whole_numbers(0))
+    observations: int = constant(meaning="fewest observations in an upload", range=whole_numbers(0))
 
     @property
     def least(self) -> int:
@@ -158,7 +156,7 @@ class AtLeast(Trigger):
 
 @dataclass(frozen=True)
 class Never(Trigger):
-    """Fires in no round."""
+    """No uploads."""
 
     def cause(self, occasion: Occasion) -> Cause | None:  # noqa: ARG002
         return None

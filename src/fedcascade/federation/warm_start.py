@@ -1,4 +1,4 @@
-"""Warm starts: servers and agents that begin with what a log taught, and with their code compiled."""
+"""Warm starts: servers and agents that start with the data of a log, and precompilation of an agent."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,15 +19,15 @@ from fedcascade.numerics.linear import Features
 
 
 def warm_server(policy: Policy, sums: LogSums) -> tuple[Server, tuple[Download, ...]]:
-    """A server that holds what a log taught about each of its users, and the download of each of them."""
+    """Return a server with the data of a log, and the download of each user."""
     server = Server(policy=policy, agents=sums.users, dimension=sums.dimension, truth=np.zeros(sums.users, np.int64))
     return server, feed_server(server, sums)
 
 
 def feed_server(server: Server, sums: LogSums) -> tuple[Download, ...]:
-    """Let a server take what a log taught about each user, as if their agents had uploaded it; returns their downloads.
+    """Upload the data of a log to a server, one upload per user, and return the downloads.
 
-    Then all upload once more, without content: who came first was answered before the others had spoken.
+    A second, empty upload of each user gets an answer that includes the data of all users.
     """
     check_warm_start(server, sums)
     downloads = []
@@ -40,17 +40,17 @@ def feed_server(server: Server, sums: LogSums) -> tuple[Download, ...]:
 
 
 def make_empty_upload(agent: int, dimension: int) -> Upload:
-    """The second upload of a warm start, which asks for an answer and teaches nothing."""
+    """Return the second upload of a warm start, which has no data and asks for an answer."""
     return Upload(agent=agent, sequence=2, cause=Cause.FORCED, statistics=Statistics.zero(dimension))
 
 
 def require_teachable(policy: Policy) -> None:
-    """Refuse a policy that a log cannot teach."""
+    """Reject a policy that cannot learn from a log."""
     require(policy.personal is None, f"{policy.name} has a personal part, which a log cannot teach")
 
 
 def check_warm_start(server: Server, sums: LogSums) -> None:
-    """Refuse a log that cannot teach the agents of a server."""
+    """Reject a log that does not fit the agents of a server."""
     users, d = len(server.holdings), server.holdings.dimension
     require_teachable(server.policy)
     require(sums.users <= users, f"a log of {sums.users} users cannot warm {users} agents")
@@ -58,7 +58,7 @@ def check_warm_start(server: Server, sums: LogSums) -> None:
 
 
 def warm_up(server: Server, agents: Sequence[Agent], sums: LogSums) -> None:
-    """Let a server and its agents begin with what a log taught; the numbers of its users are those of the agents."""
+    """Start a server and its agents with the data of a log, whose user numbers are those of the agents."""
     check_warm_start(server, sums)
     if server.policy.reply_rule.single_learner:
         agents[0].take_back(sums.total(), least=2**62)
@@ -69,7 +69,7 @@ def warm_up(server: Server, agents: Sequence[Agent], sums: LogSums) -> None:
 
 
 def sum_history(log: ClickLog, table: Features | None, dimension: int) -> Statistics:
-    """What the log of one user teaches; refuse one of several users, or of other features than an agent has."""
+    """Return the statistics of one user's log; reject several users, or another dimension."""
     users = np.unique(log.users)
     require(users.size == 1, f"the history of an agent must be that of one user, got {users.size} users")
     features = gather_features(log, table)
@@ -81,7 +81,7 @@ def sum_history(log: ClickLog, table: Features | None, dimension: int) -> Statis
 
 
 def precompile_agent(policy: Policy, dimension: int) -> None:
-    """Compile all that an agent needs before a user waits for it: one shows lists, learns and receives a download."""
+    """Compile all functions of an agent: show lists, learn and receive a download."""
     problem = ProblemSize(users=1, dimension=dimension, list_length=1, rounds=2)
     agent = Agent(id=0, policy=policy, problem=problem, oracle=TopK(length=1))
     items, ties = np.zeros((2, dimension), np.float32), np.zeros(2, np.uint32)

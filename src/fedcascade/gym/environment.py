@@ -19,14 +19,14 @@ from fedcascade.environments.matrices import Triplets
 from fedcascade.environments.ratings import Ratings
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.learning.cascade import examine
-from fedcascade.learning.click_log import NOBODY
+from fedcascade.learning.click_log import MISSING
 from fedcascade.learning.oracles import TopK
 from fedcascade.simulation.reference import click_list
 
 Action = NDArray[np.int64]
 Observation = dict[str, Any]
 REWARDS: Mapping[str, Callable[[Mapping[str, Any]], float]] = {  # from the outcome of a list
-    "click": lambda played: float(played["click"] != NOBODY),
+    "click": lambda played: float(played["click"] != MISSING),
     "clicks": lambda played: float(played["clicks"].sum()),
     "attraction": lambda played: float(played["attraction"]),
 }
@@ -54,7 +54,7 @@ class RankedLists(spaces.MultiDiscrete):
     ) -> None:
         self.items, self.length, self.copies = items, length, copies
         self.fewest = items if fewest is None else fewest
-        first = 0 if self.fewest >= length else NOBODY
+        first = 0 if self.fewest >= length else MISSING
         sizes = np.full((length,) if copies is None else (copies, length), items - first, np.int64)
         super().__init__(sizes, np.int64, seed, np.full_like(sizes, first))
 
@@ -62,7 +62,7 @@ class RankedLists(spaces.MultiDiscrete):
         """Draw a list; ``mask`` marks the items on offer with 1, if they are not the first ones."""
         require(probability is None, "probability must be None: lists are drawn uniformly, or with a mask")
         offered = np.arange(self.fewest) if mask is None else np.flatnonzero(np.asarray(mask))
-        lists = np.full(self.nvec.shape, NOBODY, np.int64)
+        lists = np.full(self.nvec.shape, MISSING, np.int64)
         for row in lists.reshape(-1, self.length):
             chosen = self.np_random.permutation(offered)[: self.length]
             row[: chosen.size] = chosen
@@ -84,8 +84,8 @@ class RankedLists(spaces.MultiDiscrete):
 
 def is_list_of_distinct(row: Action) -> bool:
     """Return whether a list has at least one item, repeats none, and is padded only at its end."""
-    shown = row[row != NOBODY]
-    return bool(shown.size > 0 and (row[: shown.size] != NOBODY).all() and np.unique(shown).size == shown.size)
+    shown = row[row != MISSING]
+    return bool(shown.size > 0 and (row[: shown.size] != MISSING).all() and np.unique(shown).size == shown.size)
 
 
 @batch_space.register(RankedLists)
@@ -178,7 +178,7 @@ class CascadeEnv(gymnasium.Env[Observation, Action]):
         marks = np.zeros(self.oracle.length, np.int8)
         marks[list(clicks)] = 1
         played = {
-            "click": clicks[0] if clicks else NOBODY,
+            "click": clicks[0] if clicks else MISSING,
             "clicks": marks,
             "looked_until": examine(items.size, clicks).examined - 1,
             "attraction": attraction,
@@ -207,9 +207,9 @@ class CascadeEnv(gymnasium.Env[Observation, Action]):
         is_row = row.shape == (length,) and row.dtype.kind in "iu"
         require(is_row, f"an action must be {length} integers, got {row.dtype} of shape {row.shape}")
         row = row.astype(np.int64)
-        is_good = is_list_of_distinct(row) and row.min() >= NOBODY and row.max() < offered
+        is_good = is_list_of_distinct(row) and row.min() >= MISSING and row.max() < offered
         require(is_good, f"an action must name distinct items in 0..{offered - 1}, then -1, got {row.tolist()}")
-        items: NDArray[np.intp] = row[row != NOBODY].astype(np.intp)
+        items: NDArray[np.intp] = row[row != MISSING].astype(np.intp)
         is_long = items.size == length or self.action_space.fewest < length
         require(is_long, f"an action must name {length} items, got {items.size}")
         return items

@@ -11,7 +11,7 @@ from fedcascade.federation.messages import Cause, Download
 from fedcascade.federation.policies import Policy
 from fedcascade.gym.environment import Action, CascadeEnv, Observation
 from fedcascade.learning.cascade import examine
-from fedcascade.learning.click_log import NOBODY
+from fedcascade.learning.click_log import MISSING
 from fedcascade.learning.statistics import Statistics
 from fedcascade.simulation.ledger import ExchangeLedger
 from fedcascade.simulation.reference import make_agents
@@ -53,7 +53,7 @@ class Player:
         """Choose a list with the agent of the arriving user."""
         t, user, offered = int(info["round"]), int(observation["user"]), int(observation["offered"])
         for changed, cluster in list_cluster_changes(self._server, self._scenario.environment, t):
-            self._server.groups.tell_cluster(changed, cluster)
+            self._server.groups.set_true_cluster(changed, cluster)
             self._agents[changed].restart(Statistics.zero(self._scenario.environment.dimension))
             upload = self._agents[changed].send_buffer(Cause.CHANGE)
             self._recorder.record_exchange(t, *run_exchange(self._server, self._agents, upload))
@@ -62,7 +62,7 @@ class Player:
         fetched = deliver_arrival(self._server, self._agents, user)
         shown = self._agents[user].recommend(observation["items"][:offered], info["ties"][:offered])
         self._open = shown, t, float(info["draw"]), user, fetched
-        action = np.full(self._scenario.oracle.length, NOBODY, np.int64)
+        action = np.full(self._scenario.oracle.length, MISSING, np.int64)
         action[: shown.items.size] = shown.items
         return action
 

@@ -1,1 +1,1 @@
-"""The mathematics. No I/O, no clock, no randomness of its own."""
+"""Statistics, ridge regression, the cascade and oracles, without I/O, clocks or generators of random numbers."""

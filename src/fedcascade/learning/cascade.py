@@ -11,7 +11,7 @@ from fedcascade.checks import require
 
 
 def find_first_click(attracted: ArrayLike) -> int | None:
-    """The position of the first attractive item of a list, counted from 0; None if there is none (O_t).
+    """Return the position of the first attractive item, counted from 0, or None (the paper's O_t).
 
     >>> find_first_click([False, True, True]), find_first_click([False, False])
     (1, None)
@@ -21,7 +21,7 @@ def find_first_click(attracted: ArrayLike) -> int | None:
 
 
 def count_examined(length: int, click: int | None) -> int:
-    """How many items the user looked at: up to the click, or all of them.
+    """Count the items that the user examined: up to the click, or all.
 
     >>> count_examined(4, 1), count_examined(4, None)
     (2, 4)
@@ -32,25 +32,19 @@ def count_examined(length: int, click: int | None) -> int:
 
 @dataclass(frozen=True)
 class Examination:
-    """What a user did with a list: how many positions were looked at from the top, and which of them were clicked.
-
-    ``clicks`` are positions, counted from 0, in rising order, all below ``examined``.
-    """
+    """Feedback on a list: the number of positions examined from the top, and the clicked positions in rising order."""
 
     examined: int
     clicks: tuple[int, ...] = ()
 
     @property
     def rounds(self) -> int:
-        """How many cascades this is: after a click the user goes on with the rest of the list, as if it were another.
-
-        So there are never more clicks than rounds, which servers check.
-        """
+        """Number of cascades: each click starts another one. So clicks never exceed rounds, which servers check."""
         return max(1, len(self.clicks))
 
 
 def follow_cascade(length: int, click: int | None) -> Examination:
-    """What a user of the cascade model did: looked up to the first click, or at all positions.
+    """Return the feedback of the cascade model: examined up to the first click, or to the end.
 
     >>> follow_cascade(4, 1)
     Examination(examined=2, clicks=(1,))
@@ -59,9 +53,7 @@ def follow_cascade(length: int, click: int | None) -> Examination:
 
 
 def examine(length: int, clicks: Iterable[int], looked_until: int | None = None) -> Examination:
-    """What a list of that length teaches: all positions up to the last click, or up to ``looked_until``, were examined.
-
-    A list without either was looked at to its end.
+    """Return the feedback on a list with any clicks: examined up to ``looked_until``, the last click, or the end.
 
     >>> examine(6, [3, 1]), examine(6, [1], looked_until=4), examine(6, [])
     (Examination(examined=4, clicks=(1, 3)), Examination(examined=5, clicks=(1,)), Examination(examined=6, clicks=()))
@@ -78,7 +70,7 @@ def examine(length: int, clicks: Iterable[int], looked_until: int | None = None)
 
 
 def compute_expected_reward(weights: ArrayLike) -> float:
-    """f(a, w) = 1 - prod(1 - w): the chance that anything in the list is clicked.
+    """Return the probability of a click in the list, f(a, w) = 1 - prod(1 - w).
 
     >>> compute_expected_reward([0.5, 0.5])
     0.75

@@ -1,4 +1,4 @@
-"""Lists that were shown and what users clicked, as columns: what a log is in memory."""
+"""Click logs in memory: lists that were shown and their clicks, as columns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from fedcascade.checks import require
 
-NOBODY = -1  # fills up lists that are shorter than others, and stands for 'how far is not known'
+MISSING = -1  # pads short lists, and marks unknown values
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ClickLog:
-    """A batch of a log: one row per list that was shown, n in all, with up to K positions.
+    """A batch of a log: n lists with up to K positions. Columns that the log lacks are None.
 
-    Users and items are numbers; ``data.logs`` keeps the names that they stand for. None means: not in this log.
+    Users and items are numbers; ``data.logs`` maps them to names.
 
     >>> clicks = np.array([[False, True], [False, False]])
     >>> log = ClickLog(users=np.array([0, 1]), items=np.array([[3, 1], [2, -1]]), clicks=clicks)
@@ -25,47 +25,47 @@ class ClickLog:
     """
 
     users: NDArray[np.int64]  # (n,)
-    items: NDArray[np.int64]  # (n, K), first position first, filled up with NOBODY
+    items: NDArray[np.int64]  # (n, K), padded with MISSING
     clicks: NDArray[np.bool_]  # (n, K)
-    times: NDArray[np.float64] | None = None  # (n,), seconds or any number that grows with time
-    looked: NDArray[np.int64] | None = None  # (n,), how many positions the user looked at; NOBODY where not known
-    propensity: NDArray[np.float64] | None = None  # (n,), the chance that just this list was shown
-    propensities: NDArray[np.float64] | None = None  # (n, K), that of each item, given those above it; 1 beyond the end
-    offered: NDArray[np.int64] | None = None  # (n, M), the items on offer, filled up; None: all items of the table
-    features: NDArray[np.float32] | None = None  # (n, M or K, d), of the items on offer, or else of those in the list
+    times: NDArray[np.float64] | None = None  # (n,), increasing
+    looked: NDArray[np.int64] | None = None  # (n,), number of positions that the user examined, or MISSING
+    propensity: NDArray[np.float64] | None = None  # (n,), probability of the list
+    propensities: NDArray[np.float64] | None = None  # (n, K), of each item given those above it; padded with 1
+    offered: NDArray[np.int64] | None = None  # (n, M), the items on offer, padded; None: all items of the table
+    features: NDArray[np.float32] | None = None  # (n, M or K, d), of the items on offer, or of those in the list
 
     def __len__(self) -> int:
         return len(self.users)
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """How many items each list has."""
-        return np.asarray((self.items != NOBODY).sum(axis=1))
+        """Number of items of each list."""
+        return np.asarray((self.items != MISSING).sum(axis=1))
 
     @property
     def list_propensity(self) -> NDArray[np.float64] | None:
-        """The chance of each list, from its own column or from those of its positions."""
+        """Probability of each list, given or computed from its positions."""
         if self.propensity is not None or self.propensities is None:
             return self.propensity
         product: NDArray[np.float64] = self.propensities.prod(axis=1)
         return product
 
     def count_looked(self) -> NDArray[np.int64]:
-        """How many positions each user looked at; where the log does not say, a cascade: to the last click, or all."""
+        """Count the examined positions of each list; if unknown, up to the last click or to the end."""
         positions = np.arange(1, self.items.shape[1] + 1)
         last = np.where(self.clicks, positions, 0).max(axis=1, initial=0)
         assumed = np.where(last > 0, last, self.lengths)
-        return assumed if self.looked is None else np.where(self.looked == NOBODY, assumed, self.looked)
+        return assumed if self.looked is None else np.where(self.looked == MISSING, assumed, self.looked)
 
     def select(self, rows: NDArray[np.intp] | NDArray[np.bool_] | slice) -> "ClickLog":
-        """Some of the rows."""
+        """Return some of the rows."""
         columns: dict[str, Any] = {column.name: getattr(self, column.name) for column in fields(self)}
         chosen: dict[str, Any] = {name: None if column is None else column[rows] for name, column in columns.items()}
         return ClickLog(**chosen)
 
 
 def concatenate(batches: Sequence[ClickLog]) -> ClickLog:
-    """One log from several batches; lists are filled up to the longest, and what one batch lacks is left out."""
+    """Concatenate batches; lists are padded to the longest, and a column that one batch lacks is dropped."""
     require(len(batches) > 0, "a log must have at least one batch")
     joined: dict[str, Any] = {}
     for column in fields(ClickLog):
@@ -74,7 +74,7 @@ def concatenate(batches: Sequence[ClickLog]) -> ClickLog:
     return ClickLog(**joined)
 
 
-FILLED = {"items": NOBODY, "clicks": False, "propensities": 1.0, "offered": NOBODY, "features": 0.0}
+FILLED = {"items": MISSING, "clicks": False, "propensities": 1.0, "offered": MISSING, "features": 0.0}
 
 
 def _stack(name: str, parts: Sequence[NDArray[np.generic]]) -> NDArray[np.generic]:

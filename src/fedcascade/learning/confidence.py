@@ -1,4 +1,4 @@
-"""beta: how far an estimate is trusted. A constant in practice, a theorem's formula where asked for."""
+"""The width of exploration, beta: a constant, or the formula of a theorem."""
 
 import math
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from fedcascade.numerics.jit import jit_inline
 
 @dataclass(frozen=True, kw_only=True)
 class ProblemSize:
-    """The sizes that theory's formulas ask for."""
+    """The sizes of a problem, for the formulas of the theory."""
 
     users: int
     dimension: int
@@ -24,7 +24,7 @@ class ProblemSize:
             require_integer(name.replace("_", " "), getattr(self, name))
 
 
-PAPERS_BETA = 10.5  # of the paper's evaluation, as searched: docs/reference-results.md
+PAPERS_BETA = 10.5  # found by a search for the paper's evaluation: docs/reference-results.md
 
 
 class BetaTerms(NamedTuple):
@@ -37,20 +37,20 @@ class BetaTerms(NamedTuple):
 
 @jit_inline
 def compute_beta(terms: BetaTerms, log_det: float) -> float:
-    """beta of an estimate whose Sigma has this ln det; a root that rounding made negative counts as 0."""
+    """Compute beta for ln det of Sigma; a radicand that rounding made negative counts as 0."""
     return terms.base + terms.slope * math.sqrt(max(0.0, log_det + terms.shift))
 
 
 class Confidence(Protocol):
-    """Gives the beta of U(i) = <theta, x> + beta ||x||."""
+    """A part of a policy with the beta of U(i) = <theta, x> + beta ||x||."""
 
     def radius(self, ridge: LinearEstimate, problem: ProblemSize) -> float:
-        """beta for decisions made with ``ridge``."""
+        """Return beta for an estimate."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Constant(Part):
-    """The same beta at all times, as in the paper's experiments."""
+    """A constant beta, as in the paper's experiments."""
 
     beta: float = constant(PAPERS_BETA, meaning="width of exploration", symbol="beta", range=NONNEGATIVE)
 
@@ -59,17 +59,17 @@ class Constant(Part):
 
 
 def describe_alpha_c(default: float) -> Any:
-    """The field alpha_c, of the trigger that goes by it and of the theorem that asks for it."""
-    meaning = "an agent speaks when its determinant has grown by this factor plus one"
+    """Describe the field alpha_c, of a trigger and of a theorem."""
+    meaning = "an agent uploads when its determinant has grown by this factor plus one"
     return constant(default, meaning=meaning, symbol="alpha_c", range=POSITIVE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SelfNormalisedBound(Part):
-    """The constants of a bound that holds with probability 1 - delta for noise of level R."""
+    """The constants of a bound that holds with probability 1 - delta for R-sub-Gaussian noise."""
 
     noise: float = constant(0.5, meaning="R of the self-normalised bound that gives beta", symbol="R", range=POSITIVE)
-    delta: float = constant(0.01, meaning="one less the confidence of that bound", symbol="delta", range=PROBABILITY)
+    delta: float = constant(0.01, meaning="failure probability of that bound", symbol="delta", range=PROBABILITY)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class Theory(SelfNormalisedBound):
     alpha_c: float = describe_alpha_c(1.0)
 
     def radius(self, ridge: LinearEstimate, problem: ProblemSize) -> float:
-        """sqrt(lambda) + R (sqrt(1 + U a) + U sqrt(2 a)) sqrt(d ln(..) + 2 ln(1/delta) + 4 ln(T U))."""
+        """Compute sqrt(lambda) + R (sqrt(1 + U a) + U sqrt(2 a)) sqrt(d ln(..) + 2 ln(1/delta) + 4 ln(T U))."""
         users, d, a = problem.users, problem.dimension, self.alpha_c
         seen = problem.list_length * problem.rounds
         spread = math.sqrt(1 + users * a) + users * math.sqrt(2 * a)
@@ -93,10 +93,10 @@ class Oful(SelfNormalisedBound):
     """The self-normalised bound of one central learner (Abbasi-Yadkori et al. 2011, theorem 2)."""
 
     def radius(self, ridge: LinearEstimate, problem: ProblemSize) -> float:
-        """sqrt(lambda) + R sqrt(ln det(Sigma) - d ln(lambda) + 2 ln(1/delta))."""
+        """Compute sqrt(lambda) + R sqrt(ln det(Sigma) - d ln(lambda) + 2 ln(1/delta))."""
         return float(compute_beta(self.beta_terms(ridge.lambda_, problem), ridge.log_det))
 
     def beta_terms(self, lambda_: float, problem: ProblemSize) -> BetaTerms:
-        """What of beta does not change from round to round."""
+        """Return the terms of beta that do not change from round to round."""
         shift = 2 * math.log(1 / self.delta) - problem.dimension * math.log(lambda_)
         return BetaTerms(math.sqrt(lambda_), float(self.noise), shift)

@@ -1,4 +1,4 @@
-"""Position discounts: what is seen further down a list counts less (C3-UCB, Li et al. 2016)."""
+"""Position discounts: items further down a list count less (C3-UCB, Li et al. 2016)."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from fedcascade.numerics.linear import Features, Matrix, Vector
 
 @dataclass(frozen=True, kw_only=True)
 class PositionDiscounts(Part):
-    """gamma_k = discount^(k - 1): the features and the reward of an item at position k count gamma_k times.
+    """Discounts gamma_k = discount^(k - 1) of the features and the reward of an item at position k.
 
     Both gamma_k and gamma_k x are rounded toward zero to the grid of features, so that sums stay exact.
 
@@ -23,11 +23,12 @@ class PositionDiscounts(Part):
     [1.0, 0.5, 0.25, 0.125]
     """
 
-    discount: float = constant(1.0, meaning="what is seen counts so many times as much as one position above",
-                               symbol="gamma", range=SHARE)  # fmt: skip
+    discount: float = constant(
+        1.0, meaning="weight of a position relative to the one above", symbol="gamma", range=SHARE
+    )
 
     def compute_gammas(self, length: int) -> NDArray[np.float64]:
-        """gamma_k of every position of a list; they are multiplied up, which gives the same bits everywhere."""
+        """Compute gamma_k of every position by repeated multiplication, which gives the same bits everywhere."""
         powers = np.multiply.accumulate([1.0] + [float(self.discount)] * (length - 1))
         return round_to_grid(powers).astype(np.float64)
 
@@ -36,9 +37,9 @@ class PositionDiscounts(Part):
 def add_listed(
     gram: Matrix, moment: Vector, listed: Features, examined: int, click: int, gammas: Vector | None
 ) -> None:
-    """``linear.add_examined``, with discounts unless ``gammas`` is None; they are applied to ``listed`` in place.
+    """Add a list to gram and moment; discounts, if any, are applied to ``listed`` in place.
 
-    Compiled code has one of the two branches alone.
+    Numba compiles only one of the two branches.
     """
     if gammas is None:
         linear.add_examined(gram, moment, listed, examined, click)

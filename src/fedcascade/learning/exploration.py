@@ -1,8 +1,8 @@
-"""Lists chosen by chance, with a known chance for each: what a log needs to tell what another system would earn.
+"""Randomised oracles with known propensities, for off-policy evaluation.
 
-A list is chosen position by position. ``fill_chances`` gives the chance of every item at a position, given the items
-above it; the product over the positions is the chance of the list. The words that break ties are the only randomness,
-so that both engines choose the same list.
+A list is chosen position by position. ``fill_chances`` computes the probability of every item at a position, given the
+items above it; their product is the probability of the list. The tie-break words are the only randomness, so all
+engines choose the same list.
 """
 
 from abc import ABC, abstractmethod
@@ -26,14 +26,14 @@ _WORDS = 2.0**32
 
 @runtime_checkable
 class Explorer(Oracle, Protocol):
-    """An oracle that chooses by chance, and says by which."""
+    """A randomised oracle with known propensities."""
 
     def propensities(self, scores: Scores, chosen: Chosen) -> NDArray[np.float64]:
-        """The chance of each item of a list, given those above it."""
+        """Return the probability of each item of a list, given those above it."""
 
 
 class _ChanceOracle(ABC):
-    """An ``Explorer`` of one kind and level; regret is counted against the best list."""
+    """An ``Explorer`` of one kind and level; regret is measured against the best list."""
 
     kind: ClassVar[int]
     alpha: ClassVar[float] = 1.0
@@ -51,13 +51,12 @@ class _ChanceOracle(ABC):
         return TopK(length=self.length).best(weights, attributes)
 
     def propensities(self, scores: Scores, chosen: Chosen) -> NDArray[np.float64]:
-        """Return the chance of each item of a list, given those above it."""
         return compute_propensities(self.kind, self.level, scores, chosen)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlackettLuce(_ChanceOracle):
-    """Draws items one after another, each with a chance in proportion to exp(score / temperature).
+    """Items drawn one after another, with probabilities proportional to exp(score / temperature).
 
     >>> oracle = PlackettLuce(length=2, temperature=0.5)
     >>> oracle.propensities(np.log([4.0, 2.0, 1.0]) / 2, np.array([0, 2])).round(6).tolist()
@@ -79,7 +78,7 @@ class PlackettLuce(_ChanceOracle):
 
 @dataclass(frozen=True, kw_only=True)
 class EpsilonMixed(_ChanceOracle):
-    """Shows the best items, but with chance ``epsilon`` a list that is uniform among all lists."""
+    """The best items, or with probability ``epsilon`` a uniformly random list."""
 
     kind: ClassVar[int] = EPSILON
     length: int = 4
@@ -98,16 +97,16 @@ KINDS: Mapping[type, int] = {TopK: GREEDY, PlackettLuce: PLACKETT_LUCE, EpsilonM
 
 
 def lower_exploration(oracle: Oracle) -> tuple[int, float]:
-    """The kind and level of an oracle that chooses with known chances; others are refused."""
+    """Return the kind and level of an oracle with known propensities; reject others."""
     name = type(oracle).__name__
-    require(type(oracle) in KINDS, f"{name} chooses lists with unknown chances: use top-k, plackett-luce or epsilon")
+    require(type(oracle) in KINDS, f"{name} has no known propensities: use top-k, plackett-luce or epsilon")
     return KINDS[type(oracle)], float(getattr(oracle, "level", 0.0))
 
 
 @jit
 def explore(kind: int, level: float, scores: Scores, ties: Ties, length: int) -> Chosen:
     """Choose a list; the words of ``ties`` are its randomness."""
-    if kind == PLACKETT_LUCE:  # adding Gumbel noise and sorting draws by chances in proportion to exp
+    if kind == PLACKETT_LUCE:  # by the Gumbel-max trick
         noisy = np.empty(scores.size)
         for item in range(scores.size):
             noisy[item] = scores[item] / level - log(-log((ties[item] + 0.5) / _WORDS))
@@ -123,10 +122,10 @@ def explore(kind: int, level: float, scores: Scores, ties: Ties, length: int) ->
 def fill_chances(
     kind: int, level: float, scores: Scores, taken: NDArray[np.bool_], masses: Vector, chances: Vector
 ) -> None:
-    """Fill ``chances`` with that of every item to come next, 0 for those that are ``taken``.
+    """Fill ``chances`` with the probability of each item to come next, 0 for those ``taken``.
 
-    ``masses`` are the chances that the greedy and the uniform part of a mixture chose the items above; the caller
-    starts with 1 - epsilon and epsilon, and ``follow`` brings them up to date.
+    ``masses`` are the probabilities that the greedy and the uniform part of a mixture chose the items above. The
+    caller starts with 1 - epsilon and epsilon, and calls ``update_masses`` after each item.
     """
     best, left = -np.inf, 0
     for item in range(scores.size):
@@ -149,8 +148,8 @@ def fill_chances(
 
 
 @jit
-def follow(kind: int, scores: Scores, taken: NDArray[np.bool_], masses: Vector, item: int) -> None:
-    """Take an item: mark it, and bring the masses of a mixture up to date."""
+def update_masses(kind: int, scores: Scores, taken: NDArray[np.bool_], masses: Vector, item: int) -> None:
+    """Mark an item as taken, and update the masses of a mixture."""
     if kind == EPSILON:
         best, left, equal = -np.inf, 0, 0
         for other in range(scores.size):
@@ -165,12 +164,12 @@ def follow(kind: int, scores: Scores, taken: NDArray[np.bool_], masses: Vector, 
 
 @jit
 def compute_propensities(kind: int, level: float, scores: Scores, chosen: Chosen) -> Vector:
-    """The chance of each item of a list, given those above it."""
+    """Compute the probability of each item of a list, given those above it."""
     taken, chances = np.zeros(scores.size, np.bool_), np.empty(scores.size)
     masses = np.array([1.0 - level, level])
     given = np.empty(chosen.size)
     for position in range(chosen.size):
         fill_chances(kind, level, scores, taken, masses, chances)
         given[position] = chances[chosen[position]]
-        follow(kind, scores, taken, masses, chosen[position])
+        update_masses(kind, scores, taken, masses, chosen[position])
     return given

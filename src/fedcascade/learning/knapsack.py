@@ -1,19 +1,18 @@
-"""Lists within a budget: the knapsack problem that the cascade's reward makes of it, by greedy exchanges and exactly.
+"""Lists within a budget: a knapsack problem, solved by greedy exchanges or exactly.
 
-1 - prod(1 - w) grows with the sum of v = -ln(1 - w), so the best list of at most K items within the budget B is a 0/1
-knapsack with a limit on the number of items.
+1 - prod(1 - w) grows with the sum of v = -ln(1 - w), so the best list of at most K items within the budget B solves a
+0/1 knapsack problem with a limit on the number of items.
 
-**Greedy exchanges.** Begin with the K most valuable items of those that fit alone. While the list is too dear,
-replace an item by a cheaper one, or by nothing, where that loses least value per cost saved. The result is the
-better of the first list that fits and of the item that went last.
+**Greedy exchanges.** Start with the K most valuable items that fit alone. While the list is over budget, replace an
+item by a cheaper one, or by nothing, with the least loss of value per cost saved. The result is the better of the first
+list within budget, and the item removed last.
 
-**The factor is 1/2.** Each list L on the way maximises v(L) - m c(L) over all lists of at most K items, for some m
->= 0: at first m = 0; as m grows, L stays a maximiser until m reaches the least (v_i - v_j) / (c_i - c_j), and there
-the list after that exchange is one too. A maximiser has the largest value of all lists that cost no more than
-itself. So the last list that is too dear, L, has v(L) >= v*, the largest value within the budget. It is the list
-that fits, L', without what came in and with the item i that went, so v(L') + v(i) >= v(L) >= v*, and the better of
-L' and {i} has at least v*/2. With g(x) = 1 - exp(-x), concave and g(0) = 0, the reward is at least g(v*/2) >=
-g(v*)/2. What still fits is added at the end.
+**The factor is 1/2.** Each list L on the way maximises v(L) - m c(L) over all lists of at most K items, for some
+m >= 0. At first m = 0. As m grows, L stays a maximiser until m reaches the least (v_i - v_j) / (c_i - c_j), where the
+list after that exchange is a maximiser too. A maximiser has the largest value of all lists of at most its cost. So the
+last list over budget, L, has v(L) >= v*, the largest value within the budget. The next list L' lacks one item i of L,
+so v(L') + v(i) >= v(L) >= v*, and the better of L' and {i} has at least v*/2. With g(x) = 1 - exp(-x), concave and
+g(0) = 0, the reward is at least g(v*/2) >= g(v*)/2. Items that still fit are added at the end.
 """
 
 from dataclasses import dataclass
@@ -28,15 +27,15 @@ from fedcascade.numerics.elementary import log
 from fedcascade.numerics.jit import jit, jit_inline
 
 Values = NDArray[np.float64]
-SLACK = 1.0 + 1e-12  # sums of costs depend on their order
-SMALLEST_MISS = 2.0**-53  # 1 - w at least, so that a sure click has a finite value
+SLACK = 1.0 + 1e-12  # relative, for the rounding of sums of costs
+SMALLEST_MISS = 2.0**-53  # lower bound of 1 - w, so that a certain click has a finite value
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """Items whose costs add up to at most ``budget``, by greedy exchanges: at least half of what could be earned.
+    """Items whose costs sum to at most ``budget``, by greedy exchanges: at least half of the optimal reward.
 
-    ``best`` is exact, by branch and bound: regret is alpha f(best) - f(chosen), which may be negative.
+    ``best`` is exact, by branch and bound. Regret is alpha f(best) - f(chosen), which may be negative.
 
     >>> items = ItemAttributes(costs=np.array([1.0, 0.6, 0.4, 0.5]))
     >>> oracle, weights = Budget(length=2, budget=1.0), np.array([0.7, 0.5, 0.6, 0.1])
@@ -64,13 +63,13 @@ class Budget:
 
 
 def require_affordable(is_affordable: bool, budget: float) -> None:
-    """Refuse a round in which no item fits into the budget."""
+    """Reject a round in which no item fits into the budget."""
     require(is_affordable, f"no item on offer costs at most the budget, {budget:.6g}: raise it")
 
 
 @jit
 def select_within_budget(scores: Scores, ties: Ties, costs: Costs, budget: float, length: int) -> Chosen:
-    """The list of greedy exchanges, in the order of ``select_top``; empty if no item fits."""
+    """Select a list by greedy exchanges, in the order of ``select_top``; empty if no item fits."""
     values = compute_values(scores, costs, budget)
     listed, removed, _ = exchange_until_affordable(values, ties, costs, budget, length)
     if removed >= 0 and values[removed] > _sum_of(values, listed):
@@ -81,7 +80,7 @@ def select_within_budget(scores: Scores, ties: Ties, costs: Costs, budget: float
 
 @jit
 def compute_values(weights: Scores, costs: Costs, budget: float) -> Values:
-    """v = -ln(1 - w) of each item, with w clipped to [0, 1]; -1 for an item that does not fit alone."""
+    """Compute v = -ln(1 - w) of each item, with w clipped to [0, 1]; -1 for an item that does not fit alone."""
     values = np.empty(weights.size)
     for item in range(weights.size):
         weight = min(max(weights[item], 0.0), 1.0)
@@ -102,9 +101,9 @@ def _sum_of(numbers: NDArray[np.float64], listed: Chosen) -> float:
 def exchange_until_affordable(
     values: Values, ties: Ties, costs: Costs, budget: float, length: int
 ) -> tuple[Chosen, int, float]:
-    """Greedy exchanges from the most valuable items on; places without an item hold -1.
+    """Exchange items greedily, starting with the most valuable ones; empty positions hold -1.
 
-    Returns the list, the item that went last or -1, and the loss of value per cost saved of that exchange.
+    Return the list, the item removed last or -1, and the loss of value per cost saved of that exchange.
     """
     listed = select_top(values, ties, length)
     is_listed = np.zeros(values.size, np.bool_)
@@ -128,7 +127,7 @@ def exchange_until_affordable(
 def _find_cheapest_exchange(
     values: Values, costs: Costs, listed: Chosen, is_listed: NDArray[np.bool_]
 ) -> tuple[int, int, float]:
-    """The place and the item to put there, -1 for none, that lose least value per cost saved; and that loss."""
+    """Return the position, its new item or -1, and the loss of the exchange with least loss per cost saved."""
     best_place, best_item, least = -1, -1, np.inf
     for place in range(listed.size):
         item = listed[place]
@@ -146,7 +145,7 @@ def _find_cheapest_exchange(
 
 @jit
 def _fill_up(listed: Chosen, scores: Scores, values: Values, ties: Ties, costs: Costs, budget: float) -> Chosen:
-    """The items of ``listed`` and, best first, whatever else fits, in falling order of scores."""
+    """Add items that still fit, best first, and return the list in falling order of scores."""
     total, free = _sum_of(costs, listed), 0
     is_listed = np.zeros(values.size, np.bool_)
     for item in listed:
@@ -170,10 +169,10 @@ def _fill_up(listed: Chosen, scores: Scores, values: Values, ties: Ties, costs: 
 
 @jit
 def find_best_within_budget(weights: Scores, costs: Costs, budget: float, length: int) -> Chosen:
-    """An optimal list, by branch and bound; empty if no item fits.
+    """Find an optimal list by branch and bound; empty if no item fits.
 
     With r = v - m c, for the m at which greedy exchanges end, a list within the budget B has at most the value m B plus
-    the sum of its r. Items are tried in falling order of r, so what may still come is bounded by the next few of them.
+    the sum of its r. Items are tried in falling order of r, so the next few r bound the rest of a list.
     """
     ties = np.zeros(weights.size, np.uint32)
     chosen = select_within_budget(weights, ties, costs, budget, length)
@@ -183,12 +182,12 @@ def find_best_within_budget(weights: Scores, costs: Costs, budget: float, length
         return chosen  # the most valuable items fit together
     reduced = np.where(values >= 0.0, values - rate * costs, -np.inf)
     order = select_top(reduced, ties, reduced.size)
-    sums = np.zeros(order.size + 1)  # of the positive ones of the first so many
+    sums = np.zeros(order.size + 1)  # cumulative, of positive values
     for place in range(order.size):
         sums[place + 1] = sums[place] + max(reduced[order[place]], 0.0)
     incumbent, most = _sum_of(values, chosen), min(length, order.size)
-    at = np.full(most + 1, -1)  # per level, the place in ``order`` that is tried
-    cost, value, gain = np.zeros(most + 1), np.zeros(most + 1), np.zeros(most + 1)  # of what is chosen above a level
+    at = np.full(most + 1, -1)  # index in ``order`` at each level
+    cost, value, gain = np.zeros(most + 1), np.zeros(most + 1), np.zeros(most + 1)  # sums over the levels above
     level = 0
     while level >= 0:
         at[level] += 1

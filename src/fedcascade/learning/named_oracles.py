@@ -1,4 +1,4 @@
-"""Oracles by name, for the command line and for plans: ours, and those of other packages."""
+"""Oracles by name, for the command line and for plans, plug-ins included."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ ORACLES: dict[str, type[TopK | PerCategory | Budget | PlackettLuce | EpsilonMixe
 
 
 def build_oracle(name: str, length: int, arguments: Mapping[str, Any] | None = None) -> Oracle:
-    """Build the oracle of that name for lists of ``length``; ``arguments`` are what else it takes.
+    """Build the oracle of that name for lists of ``length``, with further arguments.
 
     >>> build_oracle("per-category", 3, {"limit": 2})
     PerCategory(length=3, limit=2)

@@ -2,12 +2,12 @@
 
 from fedcascade.numerics.jit import jit_inline
 
-TYPICAL_CLICKS, TYPICAL_COUNT = 2.0, 4.0  # added to the data, so that the variance starts at 1/4
-LEAST_NOISE = 1e-3  # the variance where nearly nothing, or nearly everything, is clicked
+PRIOR_CLICKS, PRIOR_COUNT = 2.0, 4.0  # pseudo-counts: the variance starts at 1/4
+MIN_NOISE = 1e-3  # lower bound of the variance
 
 
 @jit_inline
 def estimate_noise(count: float, clicks: float) -> float:
-    """Return the variance of a click of a user with so many examined items and clicks."""
-    rate = (clicks + TYPICAL_CLICKS) / (count + TYPICAL_COUNT)
-    return max(LEAST_NOISE, rate * (1.0 - rate))
+    """Estimate the variance of a click from the numbers of examined items and clicks."""
+    rate = (clicks + PRIOR_CLICKS) / (count + PRIOR_COUNT)
+    return max(MIN_NOISE, rate * (1.0 - rate))

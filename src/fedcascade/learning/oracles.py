@@ -1,4 +1,4 @@
-"""Oracles: from scores to a feasible list. Each declares its alpha, the share of the optimum that it guarantees."""
+"""Oracles: from scores to a feasible list. Each declares its approximation factor alpha."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
@@ -18,19 +18,19 @@ Costs = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class ItemAttributes:
-    """What beside its features is known of each item on offer; with it, an oracle's limits say what A_t is."""
+    """Attributes of the items on offer besides features; constrained oracles need them."""
 
     categories: Categories | None = None
     costs: Costs | None = None
 
     def get_categories(self) -> Categories:
-        require(self.categories is not None, "this oracle needs categories, one per item on offer: none were given")
-        assert self.categories is not None
+        if self.categories is None:
+            raise ValueError("this oracle needs categories, one per item on offer: none were given")
         return self.categories
 
     def get_costs(self) -> Costs:
-        require(self.costs is not None, "this oracle needs costs, one per item on offer: none were given")
-        assert self.costs is not None
+        if self.costs is None:
+            raise ValueError("this oracle needs costs, one per item on offer: none were given")
         return self.costs
 
 
@@ -38,7 +38,7 @@ NO_ATTRIBUTES = ItemAttributes()
 
 
 def read_attributes(items: int, categories: ArrayLike | None, costs: ArrayLike | None) -> ItemAttributes:
-    """Check what a caller says of the items on offer: a whole number and a cost >= 0 for each, where they are given.
+    """Check the attributes of the items on offer: whole numbers as categories, costs >= 0.
 
     >>> read_attributes(2, [0, 3], None).get_categories().tolist()
     [0, 3]
@@ -55,26 +55,26 @@ def read_attributes(items: int, categories: ArrayLike | None, costs: ArrayLike |
 
 
 class Oracle(Protocol):
-    """Chooses a list of at most ``length`` distinct items that is feasible for what is known of them."""
+    """A rule that chooses a feasible list of at most ``length`` distinct items."""
 
     @property
     def length(self) -> int:
-        """K, the longest list it may choose."""
+        """Maximum list length, K."""
 
     @property
     def alpha(self) -> float:
-        """f(choose(w), w) >= alpha * f(best(w), w) for all weights w in [0, 1]; in (0, 1]."""
+        """Approximation factor in (0, 1]: f(choose(w), w) >= alpha * f(best(w), w) for all weights w in [0, 1]."""
 
     def choose(self, scores: Scores, ties: Ties, attributes: ItemAttributes = NO_ATTRIBUTES) -> Chosen:
-        """The list to play, first position first; equal scores go by the larger tie-break."""
+        """Choose a list, first position first; of equal scores, the larger tie-break comes first."""
 
     def best(self, weights: Scores, attributes: ItemAttributes = NO_ATTRIBUTES) -> Chosen:
-        """An optimal feasible list for known weights, against which regret is counted."""
+        """Return an optimal feasible list for known weights, for the computation of regret."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TopK:
-    """The ``length`` best items, best first; all of them where fewer are on offer. Exact: alpha is 1."""
+    """The ``length`` best items, best first, or all if fewer are on offer. Exact: alpha is 1."""
 
     alpha: ClassVar[float] = 1.0
     length: int = 4
@@ -86,16 +86,15 @@ class TopK:
         return select_top(scores, ties, self.length)
 
     def best(self, weights: Scores, attributes: ItemAttributes = NO_ATTRIBUTES) -> Chosen:  # noqa: ARG002
-        """The best items; which of equal ones does not matter to the reward."""
         return select_top(weights, np.zeros(weights.size, np.uint32), self.length)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PerCategory:
-    """The best items with at most ``limit`` of any category: a partition matroid, where greedy is exact, so alpha is 1.
+    """The best items with at most ``limit`` of any category. Exact: alpha is 1.
 
-    The reward 1 - prod(1 - w) grows with the sum of -ln(1 - w), which is additive over items, so taking the
-    best item that still fits, again and again, is optimal.
+    The reward 1 - prod(1 - w) grows with the sum of -ln(1 - w). That sum is additive over items and the lists form a
+    partition matroid, so the greedy choice is optimal.
 
     >>> items = read_attributes(4, categories=[0, 0, 1, 1], costs=None)
     >>> PerCategory(length=3).choose(np.array([0.9, 0.8, 0.1, 0.3]), np.zeros(4, np.uint32), items).tolist()
@@ -118,7 +117,7 @@ class PerCategory:
 
 
 def check_list(chosen: Chosen, items: int, length: int) -> None:
-    """Refuse a list that is empty, too long, repeats an item or names one that is not on offer."""
+    """Reject a list that is empty, too long, repeats an item or has one that is not on offer."""
     require(1 <= chosen.size <= length, f"a list must hold 1 to {length} items, got {chosen.size}")
     listed = set(chosen.tolist())
     require(len(listed) == chosen.size, f"a list must hold distinct items, got {chosen.tolist()}")
@@ -127,7 +126,7 @@ def check_list(chosen: Chosen, items: int, length: int) -> None:
 
 @jit
 def select_top(scores: Scores, ties: Ties, length: int) -> Chosen:
-    """The items of the largest scores in falling order; equal scores by the larger tie-break, then by index."""
+    """Select the items of the largest scores in falling order; ties by the larger tie-break, then by index."""
     chosen = np.empty(min(length, scores.size), np.intp)
     select_top_into(scores, ties, chosen)
     return chosen
@@ -135,7 +134,7 @@ def select_top(scores: Scores, ties: Ties, length: int) -> Chosen:
 
 @jit
 def select_per_category(scores: Scores, ties: Ties, categories: Categories, limit: int, length: int) -> Chosen:
-    """The items of the largest scores, in the order of ``select_top``, with at most ``limit`` of any category."""
+    """Select items in the order of ``select_top``, with at most ``limit`` of any category."""
     chosen, count = np.empty(min(length, scores.size), np.intp), 0
     for item in select_top(scores, ties, scores.size):
         alike = 0
@@ -149,13 +148,13 @@ def select_per_category(scores: Scores, ties: Ties, categories: Categories, limi
 
 @jit_inline
 def select_top_into(scores: Scores, ties: Ties, chosen: Chosen) -> None:
-    """Fill ``chosen``, which is at most as long as ``scores``, in the order of ``select_top``."""
+    """Fill ``chosen`` in the order of ``select_top``; it is at most as long as ``scores``."""
     size, filled = chosen.size, 0
     for item in range(scores.size):
-        if filled == size and not _goes_before(scores, ties, item, chosen[size - 1]):
+        if filled == size and not _is_before(scores, ties, item, chosen[size - 1]):
             continue
         place = filled if filled < size else size - 1
-        while place > 0 and _goes_before(scores, ties, item, chosen[place - 1]):
+        while place > 0 and _is_before(scores, ties, item, chosen[place - 1]):
             chosen[place] = chosen[place - 1]
             place -= 1
         chosen[place] = item
@@ -163,8 +162,8 @@ def select_top_into(scores: Scores, ties: Ties, chosen: Chosen) -> None:
 
 
 @jit_inline
-def _goes_before(scores: Scores, ties: Ties, item: int, listed: int) -> bool:
-    """Whether ``item``, the later index, goes before an item that is listed already."""
+def _is_before(scores: Scores, ties: Ties, item: int, listed: int) -> bool:
+    """Return whether ``item`` comes before a listed item of lower index."""
     if scores[item] != scores[listed]:
         return bool(scores[item] > scores[listed])
     return bool(ties[item] > ties[listed])

@@ -12,9 +12,9 @@ from fedcascade.numerics.linear import Matrix, Vector
 
 
 class LinearEstimate:
-    """What an agent decides with: theta, the root whose product with x has the length ||x||, and a log-determinant.
+    """An estimate of theta, with a root R for which the width of x is the length of R x, and a log-determinant.
 
-    Where two parts of theta share their features, ``own_root`` is that of the second, and widths add up.
+    If theta has a personal part, ``own_root`` is its root, and widths add up.
     """
 
     __slots__ = ("lambda_", "log_det", "own_root", "root", "theta")
@@ -25,14 +25,14 @@ class LinearEstimate:
         self.theta, self.root, self.log_det, self.lambda_, self.own_root = theta, root, log_det, lambda_, own_root
 
     def width(self, features: ArrayLike) -> Vector:
-        """||x|| in the norm of Sigma^-1, for every row of ``features``."""
+        """Compute ||x|| in the norm of Sigma^-1 for every row of ``features``."""
         columns = to_columns(features)
         roots = [root for root in (self.root, self.own_root) if root is not None]
         width: Vector = np.sum([np.sqrt(linear.compute_squared_widths(root, columns)) for root in roots], axis=0)
         return width
 
     def scores(self, features: ArrayLike, beta: float) -> Vector:
-        """U(i) = min(<theta, x> + beta ||x||, 1) for every row of ``features`` (Algorithm 2, line 2)."""
+        """Compute U(i) = min(<theta, x> + beta ||x||, 1) for every row of ``features`` (Algorithm 2, line 2)."""
         return linear.compute_ucb_scores(self.theta, self.root, beta, to_columns(features), self.own_root)
 
 
@@ -56,21 +56,21 @@ class Ridge(LinearEstimate):
         self.statistics = statistics
 
     def growth(self, buffer: Statistics) -> float:
-        """ln det(Sigma + gram of the buffer) - ln det(Sigma): how much the buffer would teach."""
+        """Compute the growth of the log-determinant by a buffer, ln det(Sigma + gram) - ln det(Sigma)."""
         return compute_log_det(self.statistics.gram + buffer.gram, self.lambda_) - self.log_det
 
 
 def compute_log_det(gram: NDArray[np.float64], lambda_: float) -> float:
-    """ln det(lambda I + gram)."""
+    """Compute ln det(lambda I + gram)."""
     return float(linear.compute_log_det(linear.factorise_shifted(gram, float(lambda_))))
 
 
 def pair_estimates(shared: Ridge, own: Ridge) -> LinearEstimate:
-    """Return the estimate of a shared part and an own one, each theta kept to length 1."""
+    """Return the estimate of a shared and a personal part, each theta limited to length 1."""
     theta = linear.limit_length(shared.theta) + linear.limit_length(own.theta)
     return LinearEstimate(theta, shared.root, shared.log_det, shared.lambda_, own.root)
 
 
 def to_columns(features: ArrayLike) -> NDArray[np.float32]:
-    """Features with one row per item as columns, which compiled code reads; no copy if they are stored that way."""
+    """Convert features from one row per item to columns for compiled code; no copy if stored that way."""
     return np.ascontiguousarray(np.asarray(features, np.float32).T)

@@ -1,4 +1,4 @@
-"""Sufficient statistics: what an agent keeps, uploads and downloads. They add and subtract."""
+"""Sufficient statistics that agents store, upload and download. They add and subtract."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -11,16 +11,14 @@ from fedcascade.learning.cascade import Examination, follow_cascade
 from fedcascade.learning.discounts import add_listed
 from fedcascade.numerics.linear import is_finite_symmetric
 
-# The most observations that one holder of sums may add up: float64 holds multiples of 2^-24 exactly below 2^29.
-LARGEST_TOTAL = 500_000_000
+LARGEST_TOTAL = 500_000_000  # observations in one sum: float64 is exact for multiples of 2^-24 below 2^29
 
 
-@dataclass(eq=False)  # and each field Final: to be frozen at run time as well would take three times as long
+@dataclass(eq=False)  # with Final fields: frozen=True would make the constructor three times as slow
 class Statistics:
-    """Gram matrix, moment and counts of what was examined; a value, never changed in place.
+    """Gram matrix, moment and counts of examined items; a value, never changed in place.
 
-    ``count`` is the paper's T (items examined); ``clicks`` and ``rounds`` are kept beside it because a
-    server needs them to check an upload and to know how late it is.
+    ``count`` is the paper's T (items examined). A server checks uploads by ``clicks`` and ``rounds``.
 
     >>> shown = np.eye(2, dtype=np.float32)
     >>> seen = Statistics.zero(2).observe(shown, click=1)
@@ -45,7 +43,7 @@ class Statistics:
         return self.moment.size
 
     def check(self, dimension: int) -> None:
-        """Refuse statistics of another dimension, and those that no data can have."""
+        """Reject statistics of another dimension, and those that no data can have."""
         if self.gram.shape != (dimension, dimension) or self.moment.shape != (dimension,):
             shapes = f"gram {self.gram.shape}, moment {self.moment.shape}"
             raise ValueError(f"statistics must have the shapes of dimension {dimension}, got {shapes}")
@@ -69,18 +67,17 @@ class Statistics:
             raise ValueError(f"dimensions must agree, got {self.dimension} and {other.dimension}")
 
     def scale(self, weight: float) -> "Statistics":
-        """A share of these statistics; counts are rounded down."""
+        """Return these statistics times a weight; counts are rounded down."""
         counts = (int(weight * count) for count in (self.count, self.clicks, self.rounds))
         return Statistics(weight * self.gram, weight * self.moment, *counts)
 
     def observe(
         self, listed: NDArray[np.float32], click: int | Examination | None, gammas: NDArray[np.float64] | None = None
     ) -> "Statistics":
-        """These statistics after one more list: Algorithm 2, lines 5 and 6.
+        """Return these statistics with one more list (Algorithm 2, lines 5 and 6).
 
-        ``listed`` has the features of each position in a row; ``click`` is a position, counted from 0, or None, or
-        what a user did who clicked several or looked further; ``gammas`` are the discounts of positions, None where
-        all count alike.
+        ``listed`` has the features of each position in a row. ``click`` is a position from 0, None, or an
+        ``Examination``. ``gammas`` are position discounts, if any.
         """
         good = listed.ndim == 2 and listed.shape[1] == self.dimension
         require(good, f"listed must have shape (positions, {self.dimension}), got {listed.shape}")

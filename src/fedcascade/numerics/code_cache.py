@@ -1,7 +1,4 @@
-"""Where compiled code is kept: where numba keeps it, in a folder that can only be read, or nowhere.
-
-Nothing fails for want of such a folder: code is then compiled anew in every process, and one warning says so.
-"""
+"""The cache of compiled code on disk. Without a folder, every process compiles again and warns once."""
 
 # mypy: disable-error-code="no-untyped-call"
 # (numba's functions have no types)
@@ -28,20 +25,20 @@ from numba.core.caching import (
 COMPILED = ("numerics", "learning", "federation", "environments", "simulation", "evaluation", "service")
 
 
-class CodeNotKept(UserWarning):
-    """Compiled code could not be written to disk."""
+class CacheNotWritable(UserWarning):
+    """A warning that compiled code could not be written to disk."""
 
 
 @cache
 def _warn_once() -> None:
-    message = "compiled code cannot be kept: every process compiles anew, which takes it some seconds"
-    remedy = "set NUMBA_CACHE_DIR to a folder that can be written"
-    warnings.warn(f"{message}; {remedy}", CodeNotKept, stacklevel=2)
+    message = "compiled code cannot be cached: every process compiles again, for some seconds"
+    remedy = "set NUMBA_CACHE_DIR to a writable folder"
+    warnings.warn(f"{message}; {remedy}", CacheNotWritable, stacklevel=2)
 
 
 @cache
 def digest_sources() -> str:
-    """A digest of all sources of the packages with compiled code, whose functions are compiled into one another."""
+    """Compute a digest of all sources with compiled code: their functions are inlined into one another."""
     root, digest = Path(__file__).parents[1], hashlib.sha256()
     for package in COMPILED:
         for path in sorted((root / package).rglob("*.py")):
@@ -50,68 +47,63 @@ def digest_sources() -> str:
 
 
 class WholeSources:
-    """Code is good only for the sources it was compiled from, those of the functions it calls included.
-
-    Numba alone asks for the file of the function itself: a change elsewhere, or another version of the package, would
-    go unnoticed.
-    """
+    """A stamp of all sources: numba's own covers only the file of the function itself, not what it calls."""
 
     def get_source_stamp(self) -> Any:
-        """Numba's own stamp, and the digest of all sources."""
         return super().get_source_stamp(), digest_sources()  # type: ignore[misc]
 
 
 class ProvidedFolder(WholeSources, UserProvidedCacheLocator):
-    """The folder that NUMBA_CACHE_DIR names."""
+    """The folder of NUMBA_CACHE_DIR."""
 
 
 class PackageFolder(WholeSources, InTreeCacheLocator):
-    """Beside the sources."""
+    """The folder of the sources."""
 
 
 class UserFolder(WholeSources, UserWideCacheLocator):
-    """The user's own folder for such things."""
+    """The user's cache folder."""
 
 
 class _ReadOnly:
     def ensure_cache_path(self) -> None:
-        """Raise an OSError where the folder cannot be read."""
+        """Raise an OSError if the folder cannot be read."""
         os.scandir(self.get_cache_path()).close()  # type: ignore[attr-defined]
 
 
 class ReadOnlyProvidedFolder(_ReadOnly, ProvidedFolder):
-    """The folder that NUMBA_CACHE_DIR names, such as that of a container's image, which nobody may change."""
+    """The folder of NUMBA_CACHE_DIR if it is read-only, as in a container image."""
 
 
 class ReadOnlyPackageFolder(_ReadOnly, PackageFolder):
-    """A package that was installed with its compiled code, for users who may not change it."""
+    """The folder of the sources if it is read-only."""
 
 
-PLACES: list[Any] = [ProvidedFolder, ReadOnlyProvidedFolder, PackageFolder, UserFolder, ReadOnlyPackageFolder]
+FOLDERS: list[Any] = [ProvidedFolder, ReadOnlyProvidedFolder, PackageFolder, UserFolder, ReadOnlyPackageFolder]
 
 
 class CodeCacheFiles(CompileResultCacheImpl):
-    """The places where a function's code is looked for; the first that exists is used."""
+    """The cache files of a function, in the first folder that exists."""
 
-    _locator_classes = PLACES
+    _locator_classes = FOLDERS
 
 
 class CodeCache(FunctionCache):
-    """A function's compiled code on disk. Damaged files and a full disk cost time, and nothing else."""
+    """The compiled code of a function on disk. Damaged files or a full disk cause recompilation, not errors."""
 
     _impl_class = CodeCacheFiles
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the code for these types of arguments, or None; files that are damaged are given up."""
+        """Load the code for argument types, or return None; damaged files are removed."""
         try:
             return super().load_overload(sig, target_context)
-        except Exception:  # a pickle that is cut off or overwritten may raise anything
+        except Exception:  # a truncated or overwritten pickle may raise anything
             with suppress(OSError):
                 self.flush()
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Write the code for these types of arguments; where that fails, warn."""
+        """Write the code for argument types, or warn."""
         try:
             super().save_overload(sig, data)
         except OSError:
@@ -119,15 +111,14 @@ class CodeCache(FunctionCache):
 
 
 class NoCache(NullCache):
-    """Keeps nothing, and warns when there is something to keep."""
+    """A cache without a folder: a write warns."""
 
     def save_overload(self, sig: Any, cres: Any) -> None:  # noqa: ARG002
-        """Warn."""
         _warn_once()
 
 
 def open_cache(function: Callable[..., Any]) -> CodeCache | NoCache:
-    """Open the cache of a function's code; one that keeps nothing where there is no folder for it."""
+    """Open the cache of a function, or a ``NoCache`` if there is no folder for it."""
     try:
         return CodeCache(function)
     except RuntimeError:  # numba's 'no locator available'
@@ -135,7 +126,7 @@ def open_cache(function: Callable[..., Any]) -> CodeCache | NoCache:
 
 
 def find_code_folder() -> tuple[str | None, bool]:
-    """Find the folder of compiled code, None if there is none, and whether it can be written."""
+    """Return the folder of compiled code or None, and whether it is writable."""
     opened = open_cache(open_cache)
     if isinstance(opened, NoCache):
         return None, False
@@ -144,22 +135,22 @@ def find_code_folder() -> tuple[str | None, bool]:
 
 
 class _Announcement(event.Listener):
-    """Speaks once, when the first function is compiled."""
+    """A listener that calls back once, when the first function is compiled."""
 
-    def __init__(self, say: Callable[[], None]) -> None:
-        self.say: Callable[[], None] | None = say
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback: Callable[[], None] | None = callback
 
     def on_start(self, event: Any) -> None:  # noqa: ARG002
-        say, self.say = self.say, None
-        if say is not None:
-            say()
+        callback, self.callback = self.callback, None
+        if callback is not None:
+            callback()
 
     def on_end(self, event: Any) -> None:
         pass
 
 
 @contextmanager
-def announce_compilation(say: Callable[[], None]) -> Iterator[None]:
-    """Call ``say`` when a function has to be compiled inside the block; never if all are loaded from disk."""
-    with event.install_listener("numba:compile", _Announcement(say)):
+def announce_compilation(callback: Callable[[], None]) -> Iterator[None]:
+    """Call ``callback`` once if a function has to be compiled inside the block."""
+    with event.install_listener("numba:compile", _Announcement(callback)):
         yield

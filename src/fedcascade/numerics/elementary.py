@@ -1,7 +1,4 @@
-"""Logarithm and exponential from additions, products and quotients alone, so that every machine gives the same bits.
-
-The C library's are good to the last bit or nearly so, but which last bit depends on the library and the processor.
-"""
+"""Logarithm and exponential with the same bits on every machine, unlike those of C libraries."""
 
 import math
 
@@ -20,7 +17,7 @@ _EXP = tuple(1.0 / math.factorial(k) for k in range(14, -1, -1))  # e^r, in powe
 
 @jit_inline
 def log(x: float) -> float:
-    """ln x of a positive number that is not subnormal; NaN of a negative one or NaN, minus infinity of 0."""
+    """Compute ln x of a positive number that is not subnormal; NaN for negative x or NaN, -inf for 0."""
     if not 2.0**-1022 <= x < np.inf:
         return x if x > 0.0 else (-np.inf if x == 0.0 else np.nan)
     bits = np.float64(x).view(np.int64)
@@ -39,7 +36,7 @@ def log(x: float) -> float:
 
 @jit_inline
 def exp(x: float) -> float:
-    """e^x; 0 where that is below 2^-1021."""
+    """Compute e^x, or 0 below 2^-1021."""
     if x < -707.0:
         return 0.0
     if not x < 709.0:

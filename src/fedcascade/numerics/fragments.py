@@ -1,9 +1,9 @@
-"""Functions that compiled code calls become parts of their callers, instead of being compiled once more for themselves.
+"""Fragments: functions that are compiled only as parts of their compiled callers.
 
-Numba optimises every function that a compiled one calls, writes machine code for it and wraps it for callers in Python,
-and then does all of that again for the caller, into which the function was inlined. For the hundred short functions
-below the engine's loops that took more than half of the time until the first round. A fragment is typed and written
-down for LLVM alone; whoever calls it does the rest, once (decision 12).
+Numba optimises every function that a compiled one calls, writes machine code for it and wraps it for Python. It then
+repeats that for the caller, into which the function was inlined. For the hundred short functions of the engine's loops
+this took more than half of the time to the first round. A fragment is lowered to LLVM IR only; its caller does the rest
+once (decision 12).
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -21,7 +21,7 @@ from fedcascade.numerics.code_cache import open_cache
 
 
 class FragmentLibrary(JITCodeLibrary):
-    """Code that waits for a caller, with everything that it calls: not optimised, and no machine code."""
+    """LLVM IR of a function and of its callees, without optimisation and machine code."""
 
     def _optimize_final_module(self) -> None:
         pass
@@ -32,7 +32,7 @@ class FragmentLibrary(JITCodeLibrary):
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class FragmentLowering(NativeLowering):
-    """Lowers a function into a ``FragmentLibrary``."""
+    """Lowering of a function into a ``FragmentLibrary``."""
 
     _name = "fragment_lowering"
 
@@ -40,7 +40,7 @@ class FragmentLowering(NativeLowering):
         state.library = FragmentLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
         state.flags.no_compile = True
         super().run_pass(state)
-        # Numba finds a function's code by a built-in function that is its entry; this one is never called.
+        # Numba looks up a function's code by a built-in function as its entry; this one is never called.
         entry: Any = [].append
         lowered = state["cr"]
         state.targetctx.insert_user_function(entry, lowered.fndesc, [state.library])
@@ -53,14 +53,14 @@ class FragmentCompiler(CompilerBase):
 
     def define_pipelines(self) -> list[Any]:
         passes = PassManager("fragment")
-        for step, words in DefaultPassBuilder.define_nopython_pipeline(self.state).passes:
-            passes.add_pass(FragmentLowering if step is NativeLowering else step, words)
+        for step, description in DefaultPassBuilder.define_nopython_pipeline(self.state).passes:
+            passes.add_pass(FragmentLowering if step is NativeLowering else step, description)
         passes.finalize()
         return [passes]
 
 
 class FragmentDispatcher(CPUDispatcher):
-    """A function that is compiled by itself, and cached, when Python calls it; and a fragment in compiled code."""
+    """A function that is compiled and cached for calls from Python, and a fragment in compiled code."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class FragmentDispatcher(CPUDispatcher):
         self._fragment = CPUDispatcher(py_func, {}, options | bare, FragmentCompiler)
 
     def enable_caching(self) -> None:
-        """Keep what Python calls on disk; a fragment is in the code of its callers."""
+        """Cache the code for calls from Python; a fragment is cached with its callers."""
         self._cache = open_cache(self.py_func)
 
     def get_call_template(self, args: Any, kws: Any) -> Any:

@@ -1,8 +1,8 @@
-"""The grid that features live on, so that sums of what was seen are exact.
+"""The grid of features, on which sums are exact.
 
-Features are multiples of ``GRID`` in [-1, 1]. Products of two are multiples of GRID^2 = 2^-24, and float64 holds every
-multiple of it below 2^29 without rounding. Up to there a gram or a moment is exact: adding in any order, on any
-machine, gives the same bits, and subtracting takes out exactly what was added (decision 9).
+Features are multiples of ``GRID`` in [-1, 1]. Products of two are multiples of GRID^2 = 2^-24, which float64 represents
+exactly below 2^29. Up to there a gram or a moment has the same bits in any order of addition on any machine, and
+subtraction is exact (decision 9).
 """
 
 import numpy as np
@@ -18,26 +18,24 @@ _GRID = np.float32(GRID)
 
 @jit
 def truncate_steps(steps: np.float32) -> np.float32:
-    """The feature of so many steps of the grid, rounded toward zero to whole ones; they must fit into 32 bits."""
+    """Round a number of grid steps, which must fit into 32 bits, toward zero, and return that feature."""
     return np.float32(np.int32(steps)) * _GRID
 
 
 def round_to_grid(features: ArrayLike) -> NDArray[np.float32]:
     """Round toward zero to multiples of ``GRID``, so that no vector becomes longer.
 
-    What is on the grid stays as it is; what is not finite stays so, for a check to refuse.
+    Values that are not finite stay as they are, for a later check.
 
     >>> round_to_grid([0.5, 1 / 3, -1 / 3, -1e-9]).tolist()
     [0.5, 0.333251953125, -0.333251953125, 0.0]
     """
     steps = np.trunc(np.asarray(features, np.float64) / GRID)
-    return (steps * GRID + 0.0).astype(np.float32)  # adding 0 makes a plain zero of minus zero
+    return (steps * GRID + 0.0).astype(np.float32)  # adding 0 turns -0.0 into 0.0
 
 
 def normalise(features: ArrayLike) -> NDArray[np.float32]:
     """Scale each row to length 1 and round it to the grid; a row of zeros stays as it is.
-
-    An item gets the same row whatever others are beside it, today and later.
 
     >>> normalise([[3.0, 4.0], [0.0, 0.0]]).tolist()
     [[0.599853515625, 0.7998046875], [0.0, 0.0]]
@@ -46,6 +44,6 @@ def normalise(features: ArrayLike) -> NDArray[np.float32]:
     require(rows.ndim == 2, f"features must have one row per item, got shape {rows.shape}")
     require(bool(np.isfinite(rows).all()), "features must be finite numbers")
     largest = np.abs(rows).max(axis=1, keepdims=True, initial=0.0)
-    scaled = rows / np.where(largest > 0, largest, 1.0)  # so that no square is too large or too small
+    scaled = rows / np.where(largest > 0, largest, 1.0)  # against overflow and underflow of squares
     lengths = np.linalg.norm(scaled, axis=1, keepdims=True)
     return round_to_grid(scaled / np.where(lengths > 0, lengths, 1.0))

@@ -1,4 +1,4 @@
-"""One way to compile a function, so that every engine does the same arithmetic to the last bit."""
+"""Decorators that compile functions, with the same arithmetic in every engine to the last bit."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -13,41 +13,39 @@ from fedcascade.numerics.fragments import FragmentCompiler, FragmentDispatcher
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# Every function says whether it counts references (_nrt): else it would be compiled as its first caller happened to be.
+# Every function sets _nrt (reference counts): otherwise it would take the setting of its first caller.
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 
 
 def jit(function: Function) -> Function:
-    """Compile with numba: cached on disk, no fastmath, free of the interpreter lock.
+    """Compile with numba: cached on disk, no fastmath, without the interpreter lock.
 
-    Without fastmath nothing is contracted or reassociated, so results do not depend on the vector
-    width of the processor or on which engine calls the function. Where a product and a sum are to be
-    rounded once, the code says so with ``fma``.
+    Without fastmath nothing is contracted or reassociated, so results do not depend on the processor's vector width or
+    the calling engine. Use ``fma`` for a product and a sum that are rounded once.
     """
     return _compile(function, _nrt=True)
 
 
 def jit_brief(function: Function) -> Function:
-    """Compile like ``jit``, but keep the interpreter lock: for a pass over some arrays, in whatever dimension.
+    """Compile like ``jit``, but hold the interpreter lock: for short passes over arrays.
 
-    To let go of the lock wakes a thread that waits for it, which finds it taken again. In a server, whose event loop
-    nearly always waits, that costs both threads more than such a pass.
+    Releasing the lock wakes a waiting thread, which soon finds it taken again. In a server, that costs both threads
+    more than such a pass.
     """
     return _compile(function, _nrt=True, nogil=False)
 
 
 def jit_inline(function: Function) -> Function:
-    """Compile with numba, inlined wherever it is called, and without counting references to arrays.
+    """Compile with numba, inlined into all callers, without counting references to arrays.
 
-    A call and the counting would take longer than a short function does: a call hands over every word of every array.
-    Such a function neither makes arrays nor returns them, and calls nothing that returns them. Compiling it fails if it
-    makes one; the rest is up to its author.
+    For short functions, a call and the counting would take longer than the body. Such a function must neither create
+    nor return arrays, nor call functions that do. Only the creation of an array fails at compilation.
     """
     return _compile(function, _nrt=False, forceinline=True)
 
 
 def jit_no_refcount(function: Function) -> Function:
-    """Compile without counting references, as a call: for functions too long to be inlined wherever they are called."""
+    """Compile without counting references, for functions too long to be inlined into all callers."""
     return _compile(function, _nrt=False)
 
 
@@ -60,13 +58,13 @@ def _compile(function: Function, **options: bool) -> Function:
 
 
 def jit_within(function: Function) -> Function:
-    """Compile for callers that are compiled; Python calls it as it is. For what takes longer to compile than to do."""
+    """Compile for compiled callers only; Python runs the function uncompiled, which saves compilation time."""
     options = _OPTIONS | {"_nrt": True, "no_cfunc_wrapper": True, "pipeline_class": FragmentCompiler}
     return register_jitable(**options)(function)
 
 
 def fma(a: np.float32, b: np.float32, c: np.float32) -> np.float32:
-    """a b + c rounded once: one instruction where the processor has it, the same bits where it has not.
+    """Compute a b + c with one rounding, with the same bits on processors without that instruction.
 
     >>> e = np.float32(2.0**-12)
     >>> float(fma(1 + e, 1 + e, np.float32(-1))) == 2.0**-11 + 2.0**-24, float((1 + e) * (1 + e) - 1) == 2.0**-11
@@ -76,7 +74,7 @@ def fma(a: np.float32, b: np.float32, c: np.float32) -> np.float32:
     total = product + addend
     part = total - product
     lost = (product - (total - part)) + (addend - part)
-    # Rounding to odd: a total that lost something never lies halfway between two float32.
+    # Round to odd: an inexact total never lies halfway between two float32.
     if lost != 0.0 and total.view(np.int64) & 1 == 0:
         total = np.nextafter(total, np.copysign(np.inf, lost))
     return np.float32(total)
@@ -107,5 +105,5 @@ def _emit_increment(typing: Any, counter: Any) -> Any:  # noqa: ARG001
     return types.int64(counter), generate
 
 
-# fetch_and_increment(counter): counter[0] before one was added to it; no two threads get the same.
+# fetch_and_increment(counter): atomically adds 1 to counter[0], and returns its value before.
 fetch_and_increment: Any = intrinsic(_emit_increment)

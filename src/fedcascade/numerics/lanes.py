@@ -1,8 +1,8 @@
-"""Eight double-precision numbers at a time, where LLVM would take one after the other.
+"""SIMD operations on eight double-precision numbers, for loops that LLVM does not vectorise.
 
-Numbers of eight computations lie side by side: eight neighbours of an array are one number of each. LLVM cannot know
-that such neighbours do not overlap, so it does not find these loops by itself. Each number is rounded as if it were
-alone, and LLVM takes as many registers as the processor needs, so the bits are the same everywhere.
+Eight computations are interleaved: eight neighbours of an array are one number of each. LLVM cannot prove that such
+neighbours do not overlap, so it does not vectorise these loops. Each number is rounded as in scalar code, so the bits
+are the same on every processor.
 """
 
 from collections.abc import Callable
@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic, overload
+from numba.extending import overload
 
 from fedcascade.numerics.linear import Vector
+from fedcascade.numerics.simd import call_llvm, make_intrinsic
 
 LANES = 8
 _VECTOR, _ARRAY = ir.VectorType(ir.DoubleType(), LANES), types.Array(types.float64, 1, "C")
@@ -35,31 +35,20 @@ def take_root(values: Vector, at: int, of: int) -> None:
     values[at : at + LANES] = np.sqrt(values[of : of + LANES])
 
 
-def _make_intrinsic(emit: Callable[..., Any], places: int) -> Any:
-    """A function for compiled code: ``emit`` gets the eight numbers at each place, the result goes to the first."""
-    signature = types.void(_ARRAY, *[types.intp] * places)
+def _make_lane_intrinsic(compute: Callable[..., Any], places: int) -> Any:
+    """Make a function for compiled code that writes ``compute`` of the numbers at all places to the first."""
 
-    def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
-        data = context.make_array(_ARRAY)(context, builder, value=arguments[0]).data
-        pointers = [builder.bitcast(builder.gep(data, [at]), _VECTOR.as_pointer()) for at in arguments[1:]]
-        result = emit(builder, *(builder.load(pointer, align=8) for pointer in pointers))
-        builder.store(result, pointers[0], align=8)
-        return context.get_dummy_value()
+    def emit(builder: Any, data: Any, *indices: Any) -> Any:
+        pointers = [builder.bitcast(builder.gep(data, [at]), _VECTOR.as_pointer()) for at in indices]
+        result = compute(builder, *(builder.load(pointer, align=8) for pointer in pointers))
+        return builder.store(result, pointers[0], align=8)
 
-    typed = signature, generate
-    by_places: Any = {2: lambda _, values, a, b: typed, 3: lambda _, values, a, b, c: typed}  # noqa: ARG005
-    return intrinsic(by_places[places])
+    return make_intrinsic(types.void(_ARRAY, *[types.intp] * places), emit)
 
 
-def _emit_root(builder: Any, _: Any, numbers: Any) -> Any:
-    kind = ir.FunctionType(_VECTOR, [_VECTOR])
-    root: Any = cgutils.get_or_insert_function(builder.module, kind, "llvm.sqrt.v8f64")  # type: ignore[no-untyped-call]
-    return builder.call(root, [numbers])
-
-
-_divide = _make_intrinsic(lambda builder, a, b: builder.fdiv(a, b), 2)
-_subtract_product = _make_intrinsic(lambda builder, a, b, c: builder.fsub(a, builder.fmul(b, c)), 3)
-_take_root = _make_intrinsic(_emit_root, 2)
+_divide = _make_lane_intrinsic(lambda builder, a, b: builder.fdiv(a, b), 2)
+_subtract_product = _make_lane_intrinsic(lambda builder, a, b, c: builder.fsub(a, builder.fmul(b, c)), 3)
+_take_root = _make_lane_intrinsic(lambda builder, _, a: call_llvm(builder, "llvm.sqrt.v8f64", _VECTOR, a), 2)
 
 
 @overload(divide, strict=False)  # so that compiled code may call it

@@ -1,8 +1,7 @@
 """Compiled linear algebra of small symmetric matrices, in one fixed order of operations.
 
-Features come as *columns*: shape (dimension, items), one row per coordinate, so that every inner loop
-runs over neighbouring items and vectorises. No sum is reassociated: an item's score has the same bits
-whether it is computed alone or among others, by the readable engine or by a fast one.
+Features come as *columns*: shape (dimension, items), one row per coordinate, so that inner loops run over neighbouring
+items and vectorise. No sum is reassociated: an item's score has the same bits alone or among others, in all engines.
 """
 
 import numpy as np
@@ -18,7 +17,7 @@ Features = NDArray[np.float32]
 
 @jit
 def factorise_shifted(gram: Matrix, shift: float) -> Matrix:
-    """The upper factor U with shift I + gram = U^T U; a sum that is not positive definite leaves a NaN in it."""
+    """Return the upper factor U with shift I + gram = U^T U; it has a NaN if the sum is not positive definite."""
     upper = gram.copy()
     for i in range(upper.shape[0]):
         upper[i, i] += shift
@@ -43,7 +42,7 @@ def factorise(matrix: Matrix) -> None:
 
 @jit
 def is_finite_symmetric(gram: Matrix, moment: Vector) -> bool:
-    """Whether all numbers are finite and the matrix is symmetric."""
+    """Return whether all numbers are finite and the matrix is symmetric."""
     for i in range(moment.size):
         if not np.isfinite(moment[i]):
             return False
@@ -55,7 +54,7 @@ def is_finite_symmetric(gram: Matrix, moment: Vector) -> bool:
 
 @jit_inline
 def compute_log_det(upper: Matrix) -> float:
-    """ln det of the matrix whose upper factor is given."""
+    """Compute ln det of the matrix whose upper factor is given."""
     total = 0.0
     for k in range(upper.shape[0]):
         total += log(upper[k, k])
@@ -64,13 +63,13 @@ def compute_log_det(upper: Matrix) -> float:
 
 @jit
 def compute_leverage(upper: Matrix, vector: Vector) -> float:
-    """vector^T matrix^-1 vector for the matrix whose upper factor is given: the squared length of U^-T vector."""
+    """Compute vector^T matrix^-1 vector for the matrix whose upper factor is given."""
     return solve_factor_into(upper, vector.copy())
 
 
 @jit_inline
 def solve_factor_into(upper: Matrix, vector: Vector) -> float:
-    """Overwrite a vector with U^-T vector for an upper factor U; return the squared length of that."""
+    """Overwrite a vector with U^-T vector for an upper factor U, and return its squared length."""
     total = 0.0
     for k in range(vector.size):
         value = vector[k]
@@ -83,7 +82,7 @@ def solve_factor_into(upper: Matrix, vector: Vector) -> float:
 
 @jit_inline
 def invert_root_into(upper: Matrix, root: Matrix) -> None:
-    """Fill ``root`` with the lower triangular R with R^T R = matrix^-1, so that the width of x is the length of R x."""
+    """Fill ``root`` with the lower triangular R, R^T R = matrix^-1: the width of x is the length of R x."""
     for j in range(upper.shape[0]):
         root[j] = 0.0
         root[j, j] = 1.0
@@ -98,7 +97,7 @@ def invert_root_into(upper: Matrix, root: Matrix) -> None:
 
 @jit_inline
 def solve_into(root: Matrix, vector: Vector, solution: Vector) -> None:
-    """Fill ``solution`` with matrix^-1 vector, by way of the inverse root."""
+    """Fill ``solution`` with matrix^-1 vector, given the inverse root."""
     solution[:] = 0.0
     for j in range(root.shape[0]):
         value = 0.0
@@ -109,11 +108,11 @@ def solve_into(root: Matrix, vector: Vector, solution: Vector) -> None:
 
 
 @jit_inline
-def bound_width(root: Matrix, inner: Matrix, room: Matrix) -> float:
-    """The largest squared width of a vector of length 1 whose last coordinate is 0, or a little more; never less.
+def bound_width(root: Matrix, inner: Matrix, scratch: Matrix) -> float:
+    """Bound the squared width of vectors of length 1 whose last coordinate is 0 from above.
 
-    It is the largest eigenvalue of the inner part of R^T R, hence the least shift for which shift I - inner is
-    definite; bisection gets within 3 % of it at d = 20. ``inner`` and ``room`` are memory of the root's size.
+    The largest squared width is the largest eigenvalue of the inner part of R^T R, the least shift for which shift I -
+    inner is definite. Bisection gets within 3 % of it at d = 20. ``inner`` and ``scratch`` have the root's size.
     """
     size, trace = root.shape[0], 0.0
     inner[:] = 0.0
@@ -128,10 +127,10 @@ def bound_width(root: Matrix, inner: Matrix, room: Matrix) -> float:
         middle = np.sqrt(low * high)
         for i in range(size):
             for k in range(size):
-                room[i, k] = -inner[i, k]
-            room[i, i] += middle
-        factorise(room)
-        if np.isfinite(compute_log_det(room)):
+                scratch[i, k] = -inner[i, k]
+            scratch[i, i] += middle
+        factorise(scratch)
+        if np.isfinite(compute_log_det(scratch)):
             high = middle
         else:
             low = middle
@@ -140,7 +139,7 @@ def bound_width(root: Matrix, inner: Matrix, room: Matrix) -> float:
 
 @jit
 def solve_ridge(gram: Matrix, moment: Vector, lambda_: float) -> tuple[Vector, Matrix, float]:
-    """Theta, inverse root and ln det of lambda I + gram, in one call; ln det is a NaN if that is not definite."""
+    """Return theta, inverse root and ln det of lambda I + gram; ln det is NaN if the sum is not definite."""
     theta, root = np.empty_like(moment), np.empty_like(gram)
     log_det = solve_ridge_into(gram, moment, lambda_, np.empty_like(gram), root, theta)
     return theta, root, log_det
@@ -148,10 +147,7 @@ def solve_ridge(gram: Matrix, moment: Vector, lambda_: float) -> tuple[Vector, M
 
 @jit_inline
 def solve_ridge_into(gram: Matrix, moment: Vector, lambda_: float, upper: Matrix, root: Matrix, theta: Vector) -> float:
-    """Fill the upper factor and the inverse root of lambda I + gram, and theta; returns ln det, or NaN.
-
-    ``upper`` may be ``gram`` itself, which is then overwritten.
-    """
+    """Fill upper factor and root of lambda I + gram, and theta; return ln det or NaN. ``upper`` may be ``gram``."""
     for i in range(moment.size):
         for j in range(moment.size):
             upper[i, j] = gram[i, j]
@@ -175,7 +171,7 @@ def compute_means_into(theta: Vector, columns: Features, mean: Vector) -> None:
 
 @jit
 def compute_means(theta: Vector, columns: Features) -> Vector:
-    """<theta, x> of every item."""
+    """Compute <theta, x> of every item."""
     mean = np.empty(columns.shape[1])
     compute_means_into(theta, columns, mean)
     return mean
@@ -183,7 +179,7 @@ def compute_means(theta: Vector, columns: Features) -> Vector:
 
 @jit
 def compute_squared_widths(root: Matrix, columns: Features) -> Vector:
-    """x^T matrix^-1 x of every item."""
+    """Compute x^T matrix^-1 x of every item."""
     total = np.empty(columns.shape[1])
     compute_squared_widths_into(root, columns, total, np.empty_like(total))
     return total
@@ -191,7 +187,7 @@ def compute_squared_widths(root: Matrix, columns: Features) -> Vector:
 
 @jit_inline
 def compute_squared_widths_into(root: Matrix, columns: Features, total: Vector, part: Vector) -> None:
-    """Fill ``total`` with x^T matrix^-1 x of every item; ``part`` is memory of the same size."""
+    """Fill ``total`` with x^T matrix^-1 x of every item; ``part`` is scratch memory of the same size."""
     size, items = columns.shape
     total[:] = 0.0
     for j in range(size):
@@ -208,10 +204,7 @@ def compute_squared_widths_into(root: Matrix, columns: Features, total: Vector, 
 def compute_ucb_scores(
     theta: Vector, root: Matrix, beta: float, columns: Features, own_root: Matrix | None = None
 ) -> Vector:
-    """U(i) = min(<theta, x> + beta ||x||, 1) of every item, the norm being that of the inverse matrix.
-
-    With an ``own_root``, ||x|| is the sum of the norms of two inverse matrices.
-    """
+    """Compute U(i) = min(<theta, x> + beta ||x||, 1) of every item; with an ``own_root``, two norms are added."""
     score = np.empty(columns.shape[1])
     compute_ucb_scores_into(theta, root, own_root, beta, columns, score, np.empty((2, score.size)))
     return score
@@ -219,16 +212,16 @@ def compute_ucb_scores(
 
 @jit_inline
 def compute_ucb_scores_into(
-    theta: Vector, root: Matrix, own_root: Matrix | None, beta: float, columns: Features, score: Vector, room: Matrix
+    theta: Vector, root: Matrix, own_root: Matrix | None, beta: float, columns: Features, score: Vector, scratch: Matrix
 ) -> None:
-    """Fill ``score`` with U(i) of every item; ``room`` is memory for two rows of that size."""
-    width = room[0]
+    """Fill ``score`` with U(i) of every item; ``scratch`` has two rows of that size."""
+    width = scratch[0]
     compute_means_into(theta, columns, score)
-    compute_squared_widths_into(root, columns, width, room[1])
+    compute_squared_widths_into(root, columns, width, scratch[1])
     for i in range(score.size):
         score[i] += beta * np.sqrt(width[i])
     if own_root is not None:
-        compute_squared_widths_into(own_root, columns, width, room[1])
+        compute_squared_widths_into(own_root, columns, width, scratch[1])
         for i in range(score.size):
             score[i] += beta * np.sqrt(width[i])
     for i in range(score.size):
@@ -237,7 +230,7 @@ def compute_ucb_scores_into(
 
 @jit
 def sum_in_order(total: float, values: Vector) -> float:
-    """The total after adding the values one by one, as a plain loop would."""
+    """Add the values to a total one by one."""
     for value in values:
         total += value
     return total
@@ -245,10 +238,7 @@ def sum_in_order(total: float, values: Vector) -> float:
 
 @jit_inline
 def add_examined(gram: Matrix, moment: Vector, listed: Features, examined: int, click: int) -> None:
-    """Add the first ``examined`` rows of ``listed`` to the gram, in order, and the clicked one to the moment.
-
-    A product of two float32 is exact in float64, so the sum depends on the order of the list alone.
-    """
+    """Add the first ``examined`` rows of ``listed`` to the gram, in order, and the clicked one to the moment."""
     size = gram.shape[0]
     for position in range(examined):
         for i in range(size):
@@ -274,7 +264,7 @@ def pack_sums(gram: Matrix, moment: Vector, row: Vector) -> None:
 
 @jit_inline
 def unpack_sums(row: Vector, gram: Matrix, moment: Vector) -> None:
-    """Fill a gram, both of its halves, and a moment from a row that ``pack_sums`` has filled."""
+    """Fill a full gram and a moment from a row of ``pack_sums``."""
     d, k = moment.size, 0
     for i in range(d):
         for j in range(i, d):
@@ -286,7 +276,7 @@ def unpack_sums(row: Vector, gram: Matrix, moment: Vector) -> None:
 
 @jit
 def limit_length(vector: Vector) -> Vector:
-    """The vector, shortened to length 1 if it is longer."""
+    """Return the vector, scaled to length 1 if it is longer."""
     square = 0.0
     for value in vector:
         square += value * value
@@ -296,7 +286,7 @@ def limit_length(vector: Vector) -> Vector:
 
 @jit
 def normalise_rows(rows: Matrix) -> Matrix:
-    """The rows, scaled to length 1."""
+    """Return the rows, scaled to length 1."""
     units = rows.copy()
     for j in range(units.shape[0]):
         _normalise(units[j])
@@ -315,10 +305,7 @@ def _normalise(vector: Vector) -> None:
 
 @jit
 def orthonormalise_rows(rows: Matrix) -> Matrix:
-    """Orthonormal rows of which the first n span what the first n of ``rows`` do, by Gram and Schmidt.
-
-    Each row is freed twice of what it shares with those before it, which is enough for full precision.
-    """
+    """Orthonormalise rows by Gram-Schmidt, with two passes for full precision."""
     units = normalise_rows(rows)
     for j in range(units.shape[0]):
         for _ in range(2):

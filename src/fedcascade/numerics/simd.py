@@ -1,8 +1,7 @@
-"""Sixteen single-precision numbers at a time, for loops that LLVM would not vectorise by itself.
+"""SIMD operations on sixteen single-precision numbers, for loops that LLVM does not vectorise.
 
-``Float32x16`` exists in compiled code alone. LLVM makes of it what the processor has: one register of 512 bits, two
-of 256 or four of 128. Each function emits the instructions that its comment names; but for ``reduce_sum`` none rounds
-more than once, so the numbers are the same everywhere.
+``Float32x16`` exists in compiled code only. LLVM maps it to one register of 512 bits, two of 256 or four of 128. Except
+for ``reduce_sum``, no function rounds more than once, so results are the same on every processor.
 """
 
 from collections.abc import Callable
@@ -17,8 +16,9 @@ from numpy.typing import NDArray
 
 from fedcascade.numerics.jit import jit_within
 
-LANES, MASK_BITS = 16, 64  # numbers in a Float32x16; numbers that ``mask_at_least`` compares
-_LINE = 64  # bytes that the processor's memory hands out at once
+LANES = 16  # numbers in a Float32x16
+MASK_BITS = 64  # numbers that ``mask_at_least`` compares
+_LINE = 64  # bytes in a cache line
 
 _SINGLE, _WORD, _INDEX = ir.FloatType(), ir.IntType(64), ir.IntType(32)
 _VECTOR, _INDICES = ir.VectorType(_SINGLE, LANES), ir.VectorType(_INDEX, LANES)
@@ -41,23 +41,29 @@ class _Float32x16Model(models.PrimitiveModel):
 _PACK, _ROW, _AT, _ONE = Float32x16(), types.Array(types.float32, 1, "C"), types.intp, types.float32
 
 
-def _make_intrinsic(signature: Any, emit: Callable[..., Any]) -> Any:
-    """Make a function for compiled code out of one that emits its instructions."""
+def make_intrinsic(signature: Any, emit: Callable[..., Any]) -> Any:
+    """Make a function for compiled code from one that emits its instructions; arrays arrive as pointers."""
 
     def generate(context: Any, builder: Any, _: Any, values: Any) -> Any:
         values = [
-            context.make_array(_ROW)(context, builder, value=value).data if kind == _ROW else value
+            context.make_array(kind)(context, builder, value=value).data if isinstance(kind, types.Array) else value
             for value, kind in zip(values, signature.args, strict=True)
         ]
         result = emit(builder, *values)
         return context.get_dummy_value() if signature.return_type == types.void else result
 
     typed = signature, generate
-    by_arity: Any = (lambda _, a: typed, lambda _, a, b: typed, lambda _, a, b, c: typed)  # noqa: ARG005
-    return intrinsic(by_arity[len(signature.args) - 1])
+    by_arity: Any = {
+        1: lambda _, a: typed,  # noqa: ARG005
+        2: lambda _, a, b: typed,  # noqa: ARG005
+        3: lambda _, a, b, c: typed,  # noqa: ARG005
+        4: lambda _, a, b, c, d: typed,  # noqa: ARG005
+    }
+    return intrinsic(by_arity[len(signature.args)])
 
 
-def _call(builder: Any, name: str, result: Any, *values: Any) -> Any:
+def call_llvm(builder: Any, name: str, result: Any, *values: Any) -> Any:
+    """Emit a call of an LLVM intrinsic."""
     kind = ir.FunctionType(result, [value.type for value in values])
     function: Any = cgutils.get_or_insert_function(builder.module, kind, name)  # type: ignore[no-untyped-call]
     return builder.call(function, values)
@@ -82,13 +88,13 @@ def _keep_first(builder: Any, lanes: Any, count: Any) -> Any:
 
 
 def _reduce_max(builder: Any, lanes: Any) -> Any:
-    largest = _call(builder, "llvm.vector.reduce.fmax.v16f32", _SINGLE, lanes)
-    largest.fastmath.add("nnan")  # without NaN in mind, LLVM needs fewer instructions
+    largest = call_llvm(builder, "llvm.vector.reduce.fmax.v16f32", _SINGLE, lanes)
+    largest.fastmath.add("nnan")  # assuming no NaN takes fewer instructions
     return largest
 
 
 def _reduce_sum(builder: Any, lanes: Any) -> Any:
-    total = _call(builder, "llvm.vector.reduce.fadd.v16f32", _SINGLE, ir.Constant(_SINGLE, 0.0), lanes)
+    total = call_llvm(builder, "llvm.vector.reduce.fadd.v16f32", _SINGLE, ir.Constant(_SINGLE, 0.0), lanes)
     total.fastmath.add("reassoc")  # in whatever order is fastest
     return total
 
@@ -107,47 +113,47 @@ def _mask_at_least(builder: Any, row: Any, at: Any, floor: Any) -> Any:
     return bits
 
 
-# load(row, at): sixteen neighbours of a row. store(row, at, lanes) writes them.
-load = _make_intrinsic(_PACK(_ROW, _AT), _load)
-store = _make_intrinsic(
+# load(row, at): read sixteen neighbours of a row. store(row, at, lanes): write them.
+load = make_intrinsic(_PACK(_ROW, _AT), _load)
+store = make_intrinsic(
     types.void(_ROW, _AT, _PACK),
     lambda builder, row, at, lanes: builder.store(lanes, _point_at(builder, row, at), align=4),
 )
-# broadcast(number): sixteen times the number. load_broadcast(row, at): sixteen times one number of a row.
-broadcast = _make_intrinsic(_PACK(_ONE), _broadcast)
-load_broadcast = _make_intrinsic(
+# broadcast(number): sixteen copies of a number. load_broadcast(row, at): sixteen copies of one number of a row.
+broadcast = make_intrinsic(_PACK(_ONE), _broadcast)
+load_broadcast = make_intrinsic(
     _PACK(_ROW, _AT), lambda builder, row, at: _broadcast(builder, builder.load(builder.gep(row, [at])))
 )
 # multiply_add(a, b, c): a b + c, rounded once.
-multiply_add = _make_intrinsic(
-    _PACK(_PACK, _PACK, _PACK), lambda builder, a, b, c: _call(builder, "llvm.fma.v16f32", _VECTOR, a, b, c)
+multiply_add = make_intrinsic(
+    _PACK(_PACK, _PACK, _PACK), lambda builder, a, b, c: call_llvm(builder, "llvm.fma.v16f32", _VECTOR, a, b, c)
 )
-add = _make_intrinsic(_PACK(_PACK, _PACK), lambda builder, a, b: builder.fadd(a, b))
-sqrt = _make_intrinsic(_PACK(_PACK), lambda builder, a: _call(builder, "llvm.sqrt.v16f32", _VECTOR, a))
-maximum = _make_intrinsic(
+add = make_intrinsic(_PACK(_PACK, _PACK), lambda builder, a, b: builder.fadd(a, b))
+sqrt = make_intrinsic(_PACK(_PACK), lambda builder, a: call_llvm(builder, "llvm.sqrt.v16f32", _VECTOR, a))
+maximum = make_intrinsic(
     _PACK(_PACK, _PACK), lambda builder, a, b: builder.select(builder.fcmp_ordered(">", a, b), a, b)
 )
-# keep_first(lanes, count): the first ``count``; keep_below(lanes, number): those below. The others become -inf.
-keep_first = _make_intrinsic(_PACK(_PACK, _AT), _keep_first)
-keep_below = _make_intrinsic(
+# keep_first(lanes, count): keep the first ``count``; keep_below(lanes, number): keep those below. Others become -inf.
+keep_first = make_intrinsic(_PACK(_PACK, _AT), _keep_first)
+keep_below = make_intrinsic(
     _PACK(_PACK, _ONE),
     lambda builder, a, number: builder.select(builder.fcmp_ordered("<", a, _broadcast(builder, number)), a, _LOWEST),
 )
-# reduce_max(lanes): the largest. reduce_sum(lanes): the sum in no certain order; its last bits depend on the processor.
-reduce_max = _make_intrinsic(_ONE(_PACK), _reduce_max)
-reduce_sum = _make_intrinsic(_ONE(_PACK), _reduce_sum)
-# count_at_least(lanes, number): how many of them are at least the number.
-count_at_least = _make_intrinsic(types.int64(_PACK, _ONE), _count_at_least)
-# mask_at_least(row, at, floor): 64 neighbours of a row as bits, set where the number is at least the floor.
-mask_at_least = _make_intrinsic(types.uint64(_ROW, _AT, _ONE), _mask_at_least)
-# find_lowest_bit(bits): the place of the lowest bit that is set; there must be one.
-find_lowest_bit = _make_intrinsic(
+# reduce_max(lanes): the largest. reduce_sum(lanes): the sum in any order; its last bits depend on the processor.
+reduce_max = make_intrinsic(_ONE(_PACK), _reduce_max)
+reduce_sum = make_intrinsic(_ONE(_PACK), _reduce_sum)
+# count_at_least(lanes, number): the number of lanes with at least that value.
+count_at_least = make_intrinsic(types.int64(_PACK, _ONE), _count_at_least)
+# mask_at_least(row, at, floor): 64 bits, set where a neighbour in the row is at least the floor.
+mask_at_least = make_intrinsic(types.uint64(_ROW, _AT, _ONE), _mask_at_least)
+# find_lowest_bit(bits): the index of the lowest set bit; there must be one.
+find_lowest_bit = make_intrinsic(
     types.int64(types.uint64), lambda builder, bits: builder.cttz(bits, ir.Constant(ir.IntType(1), 1))
 )
 
 
 @jit_within
 def align_to_cache_line(memory: NDArray[Any]) -> NDArray[Any]:
-    """The part of an array that begins where a cache line begins; it is 64 bytes shorter."""
+    """Return the part of an array that starts at a cache line; it is 64 bytes shorter."""
     skip = -memory.ctypes.data % _LINE // memory.itemsize
     return memory[skip : memory.size - _LINE // memory.itemsize + skip]

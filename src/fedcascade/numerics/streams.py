@@ -1,12 +1,11 @@
-"""Random numbers with addresses, so that every policy meets the same users, items and luck.
+"""Addressed random numbers: every policy gets the same users, items and clicks.
 
-A number is never the next one of a sequence. It is a pure function of its address (seed, stream, round,
-index), computed by the counter-based generator Philox4x32-10 (Salmon et al., Parallel random numbers: as
-easy as 1, 2, 3, SC 2011). What one policy looks at cannot shift what another one meets, and any engine, any
-number of threads and any restart halfway gives the same run.
+A number is a pure function of its address (seed, stream, round, index), computed by the counter-based generator
+Philox4x32-10 (Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC 2011). The draws of one policy do not
+shift those of another, and runs do not depend on the engine, the number of threads or restarts.
 
-The normals use only + - * / sqrt, fused multiply-adds, integer operations and bit casts, in a written order and
-without a maths library, so that their float32 bits are the same on every processor.
+Normals use only + - * / sqrt, fused multiply-adds, integer operations and bit casts in a fixed order, so their float32
+bits are the same on every processor.
 """
 
 from typing import Any, NamedTuple
@@ -17,36 +16,36 @@ from numpy.typing import NDArray
 from fedcascade.numerics.jit import fma, jit, jit_inline, jit_within
 from fedcascade.numerics.simd import align_to_cache_line
 
-ARRIVAL = 1  # which user comes
-ITEMS = 2  # the features of the items on the shelf
-SHELF = 3  # how many items are on the shelf
-CLICK = 4  # whether an item attracts the user
-AUXILIARY = 5  # the random exchanges
-TIE = 6  # the order of equally good items
-THETA = 7  # the users' preferences
-CLUSTER = 8  # which users are alike
-SAMPLE = 9  # which users of a ratings file take part
-KMEANS = 10  # where k-means starts
+ARRIVAL = 1  # arriving user
+ITEMS = 2  # features of the items on offer
+SHELF = 3  # number of items on offer
+CLICK = 4  # attraction of an item
+AUXILIARY = 5  # random exchanges
+TIE = 6  # order of equal scores
+THETA = 7  # users' preferences
+CLUSTER = 8  # users' clusters
+SAMPLE = 9  # users of a ratings file
+KMEANS = 10  # start of k-means
 RATINGS = 11  # generated ratings
-VISIT = 12  # which agents a sampler of partitions visits
-CATEGORY = 14  # the categories of items
-COST = 15  # the costs of items
-EXPLORATION = 16  # whether a list is chosen by chance
-RESAMPLE = 17  # which users an interval is computed from
-REPLAY = 18  # whether a logged list is the one that a policy would have shown
-BIRTH = 20  # where the search for components of a population starts
-SPEAKER = 21  # which speakers a population is learned from
-STAY = 25  # whether a user goes on after a click
-LOOK = 26  # whether a user looks at a position
+VISIT = 12  # candidates of a new group
+CATEGORY = 14  # categories of items
+COST = 15  # costs of items
+EXPLORATION = 16  # random lists
+RESAMPLE = 17  # users of a bootstrap sample
+REPLAY = 18  # acceptance of a logged list
+PROPOSAL = 20  # start of k-means for proposed groups
+ACTIVE_SAMPLE = 21  # active agents that a population is fitted to
+STAY = 25  # whether a user continues after a click
+LOOK = 26  # whether a user examines a position
 
-BLOCK = 256  # so many items are drawn together
+BLOCK = 256  # items drawn together
 
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 _LOW32, _LOW24 = np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFF)
 _24, _32 = np.uint64(24), np.uint64(32)
 
-# Typed, because numba turns float32 * 1.0 into float64 and int32 + uint32 into int64.
+# Typed: numba turns float32 * 1.0 into float64, and int32 + uint32 into int64.
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 _U1, _SIGN = np.uint32(1), np.uint32(0x80000000)
 _EXPONENT, _FULL_WORD = np.int32(-(1 << 23)), np.int32(32 << 23)  # masks and steps of float32's exponent
@@ -71,15 +70,15 @@ _Wide = tuple[np.uint64, np.uint64, np.uint64, np.uint64]
 
 @jit
 def _mix(a: np.uint64, b: np.uint64, c: np.uint64, d: np.uint64, k0: np.uint64, k1: np.uint64) -> _Wide:
-    # Words live in the low halves of 64 bits and the high halves may hold rubbish: a vector multiply reads
-    # low halves only, so this needs neither widening nor narrowing.
+    # Words are the low halves of 64 bits; high halves are ignored. A vector multiply reads low halves only, so this
+    # needs neither widening nor narrowing.
     p, q = _M0 * (a & _LOW32), _M1 * (c & _LOW32)
     return (q >> _32) ^ b ^ k0, q, (p >> _32) ^ d ^ k1, p
 
 
 @jit
 def philox(seed: Integer, stream: Integer, round_: Integer, index: Integer, group: Integer) -> Words:
-    """The four random words at one address."""
+    """Return the four random words at an address."""
     a, b, c = np.uint64(index), np.uint64(group), np.uint64(round_)
     d = (np.uint64(stream) << _24) | ((c >> _32) & _LOW24)
     k0, k1 = np.uint64(seed), np.uint64(seed) >> _32
@@ -90,7 +89,7 @@ def philox(seed: Integer, stream: Integer, round_: Integer, index: Integer, grou
 
 
 class WordBuffer(NamedTuple):
-    """Memory for one block of items: what the groups of coordinates share, random words, squared lengths."""
+    """Memory for one block of items: words shared by groups of coordinates, random words, squared lengths."""
 
     shared: NDArray[np.uint64]
     words: NDArray[np.uint32]
@@ -99,7 +98,7 @@ class WordBuffer(NamedTuple):
 
 @jit_within
 def make_word_buffer() -> WordBuffer:
-    """A buffer that any number of calls may use one after another."""
+    """Allocate a buffer."""
     return WordBuffer(
         align_to_cache_line(np.empty(3 * BLOCK + 8, np.uint64)),
         align_to_cache_line(np.empty(4 * BLOCK + 16, np.uint32)),
@@ -109,10 +108,9 @@ def make_word_buffer() -> WordBuffer:
 
 @jit_inline
 def share_rounds(seed: Integer, stream: Integer, round_: Integer, first: int, count: int, buffer: WordBuffer) -> None:
-    """Compute, for each index, what the first three of Philox's rounds share among all groups.
+    """Compute the part of Philox's first three rounds that depends on the index and not on the group.
 
-    The index and the group meet slowly: after one round two of the words depend on the index alone and one on
-    the group, after two rounds only one depends on both. These are the index's parts, with the keys.
+    After one round two words depend on the index alone and one on the group; after two rounds only one depends on both.
     """
     shared, low = buffer.shared, np.uint64(round_)
     high = (np.uint64(stream) << _24) | ((low >> _32) & _LOW24)
@@ -129,14 +127,13 @@ def share_rounds(seed: Integer, stream: Integer, round_: Integer, first: int, co
 
 @jit_inline
 def draw_group_words(seed: Integer, round_: Integer, group: Integer, count: int, buffer: WordBuffer) -> None:
-    """Fill ``buffer.words`` with the words of ``philox``, each of the four in a stretch of its own."""
+    """Fill ``buffer.words`` with the four words of ``philox``, one after another."""
     shared, words = buffer.shared, buffer.words
     k0, k1 = np.uint64(seed), np.uint64(seed) >> _32
     p = _M0 * ((((_M1 * (np.uint64(round_) & _LOW32)) >> _32) ^ np.uint64(group) ^ k0) & _LOW32)
     k0, k1 = k0 + _W0 + _W0, k1 + _W1 + _W1
     high, low = p >> _32, p ^ k1
     for i in range(count):
-        # The words live in the low halves of 64 bits, as in _mix.
         q, d = _M1 * ((high ^ shared[i]) & _LOW32), shared[2 * BLOCK + i]
         a, b, c = (q >> _32) ^ shared[BLOCK + i], q, (d >> _32) ^ low
         key0, key1 = k0 + _W0, k1 + _W1
@@ -149,14 +146,14 @@ def draw_group_words(seed: Integer, round_: Integer, group: Integer, count: int,
 
 @jit
 def uniform(seed: Integer, stream: Integer, round_: Integer, index: Integer) -> float:
-    """The uniform number in [0, 1) at one address, with 53 random bits."""
+    """Return the uniform number in [0, 1) at an address, with 53 random bits."""
     a, b, _, _ = philox(seed, stream, round_, index, 0)
     return ((np.int64(a) >> 5 << 26) + (np.int64(b) >> 6)) * 2.0**-53
 
 
 @jit
 def uniforms(seed: Integer, stream: Integer, round_: Integer, count: Integer) -> NDArray[np.float64]:
-    """The uniform numbers of one round at indices 0 to count - 1."""
+    """Return the uniform numbers of a round at indices 0 to count - 1."""
     out = np.empty(count, np.float64)
     for i in range(count):
         out[i] = uniform(seed, stream, round_, i)
@@ -165,7 +162,7 @@ def uniforms(seed: Integer, stream: Integer, round_: Integer, count: Integer) ->
 
 @jit
 def words(seed: Integer, stream: Integer, round_: Integer, count: Integer) -> NDArray[np.uint32]:
-    """The first random word at indices 0 to count - 1; as sort keys they break ties evenly."""
+    """Return the first random word at indices 0 to count - 1, for use as tie-breaks."""
     out = np.empty(count, np.uint32)
     draw_words_into(seed, stream, round_, out, make_word_buffer())
     return out
@@ -173,9 +170,9 @@ def words(seed: Integer, stream: Integer, round_: Integer, count: Integer) -> ND
 
 @jit
 def sample_indices(seed: Integer, stream: Integer, round_: Integer, population: int, count: int) -> NDArray[np.int64]:
-    """``count`` different ones of 0..population - 1, in order of choice, every choice equally likely.
+    """Sample ``count`` of 0..population - 1 without replacement, by the first steps of a Fisher-Yates shuffle.
 
-    The first steps of a Fisher-Yates shuffle, so that the first ones do not depend on how many are drawn.
+    A smaller sample is a prefix of a larger one.
     """
     order, picks = np.arange(population), words(seed, stream, round_, count)
     for i in range(count):
@@ -188,10 +185,7 @@ def sample_indices(seed: Integer, stream: Integer, round_: Integer, population: 
 def sample_few_indices(
     seed: Integer, stream: Integer, round_: Integer, population: int, count: int
 ) -> NDArray[np.int64]:
-    """What ``sample_indices`` returns, in time and memory that do not depend on the population.
-
-    Instead of the whole shuffled order it keeps what is not at its first place; for a small ``count``.
-    """
+    """Return the result of ``sample_indices`` in O(count^2) time, storing only the moved entries of the order."""
     chosen, picks = np.empty(count, np.int64), words(seed, stream, round_, count)
     places, values = np.empty(count, np.int64), np.empty(count, np.int64)
     for i in range(count):
@@ -221,7 +215,7 @@ def draw_words_into(
 
 @jit
 def compute_radius(word: np.uint32) -> np.float32:
-    """sqrt(-2 ln u) for u = (word | 1) / 2^32, an odd multiple of 2^-32, taken as m 2^e with m in [2/3, 4/3)."""
+    """Compute sqrt(-2 ln u) for u = (word | 1) / 2^32 = m 2^e with m in [2/3, 4/3)."""
     bits = np.int32(np.float32(np.uint32(word | _U1)).view(np.int32) - _FULL_WORD)
     step = np.int32(np.int32(bits - _TWO_THIRDS) & _EXPONENT)  # e, where a float32 keeps it
     f = np.int32(bits - step).view(np.float32) - _ONE
@@ -232,7 +226,7 @@ def compute_radius(word: np.uint32) -> np.float32:
 
 @jit
 def compute_direction(word: np.uint32) -> tuple[np.float32, np.float32]:
-    """Cosine and sine of an angle in [-pi/2, pi/2): the word but its top bit, as a signed number."""
+    """Compute cosine and sine of an angle in [-pi/2, pi/2), from the low 31 bits of a word."""
     t = np.float32(np.uint32(word << _U1).view(np.int32)) * _TURN
     z = t * t
     cosine = fma(fma(fma(fma(_C4, z, _C3), z, _C2), z, _C1), z, _C0)
@@ -242,7 +236,7 @@ def compute_direction(word: np.uint32) -> tuple[np.float32, np.float32]:
 
 @jit
 def normal_pair(length: np.uint32, angle: np.uint32) -> tuple[np.float32, np.float32]:
-    """Two independent standard normals from two words, by Box and Muller; the angle's top bit is their sign."""
+    """Compute two independent standard normals by Box-Muller; the top bit of ``angle`` is their sign."""
     radius = np.uint32(np.float32(compute_radius(length)).view(np.uint32) ^ np.uint32(angle & _SIGN)).view(np.float32)
     cosine, sine = compute_direction(angle)
     return radius * cosine, radius * sine
@@ -262,7 +256,7 @@ def _draw_normal_pairs(
 
 @jit_inline
 def _draw_single_normals(buffer: WordBuffer, pair: int, xs: NDArray[np.float32], count: int) -> None:
-    """Fill the first row of a pair of which the second is not needed, and add its squares."""
+    """Fill the first row of a pair with normals, and add their squares to ``buffer.squares``."""
     words, squares = buffer.words[2 * pair * BLOCK :], buffer.squares
     for i in range(count):
         x, _ = normal_pair(words[i], words[BLOCK + i])
@@ -274,7 +268,7 @@ def _draw_single_normals(buffer: WordBuffer, pair: int, xs: NDArray[np.float32],
 def draw_normal_block(
     seed: Integer, stream: Integer, round_: Integer, first: int, out: NDArray[np.float32], buffer: WordBuffer
 ) -> int:
-    """Fill a block of columns with normals and ``buffer.squares`` with their squared lengths; returns how many."""
+    """Fill a block of columns with normals and ``buffer.squares`` with squared lengths; return its width."""
     rows, count = out.shape[0], int(min(BLOCK, out.shape[1] - first))
     buffer.squares[:count] = _ZERO
     share_rounds(seed, stream, round_, first, count, buffer)
@@ -291,14 +285,14 @@ def draw_normal_block(
 
 @jit
 def draw_normals_into(seed: Integer, stream: Integer, round_: Integer, out: NDArray[np.float32]) -> None:
-    """Fill ``out`` (coordinates, items) with standard normals; a value does not depend on the shape of ``out``."""
+    """Fill ``out`` (coordinates, items) with standard normals that do not depend on the shape of ``out``."""
     buffer = make_word_buffer()
     for first in range(0, out.shape[1], BLOCK):
         draw_normal_block(seed, stream, round_, first, out, buffer)
 
 
 def draw_normals(seed: int, stream: int, round_: int, shape: tuple[int, int]) -> NDArray[np.float64]:
-    """Standard normals of that shape (coordinates, items), of single precision in float64."""
+    """Draw standard normals of that shape (coordinates, items), in single precision, as float64."""
     normals = np.empty(shape, np.float32)
     draw_normals_into(np.uint64(seed), stream, round_, normals)
     return normals.astype(np.float64)

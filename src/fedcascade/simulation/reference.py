@@ -45,7 +45,7 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> Trace:
 
     for t in range(1, rounds + 1):  # Algorithm 1, line 4
         for changed, cluster in list_cluster_changes(server, environment, t):
-            server.groups.tell_cluster(changed, cluster)
+            server.groups.set_true_cluster(changed, cluster)
             agents[changed].restart(Statistics.zero(environment.dimension))
             upload = agents[changed].send_buffer(Cause.CHANGE)
             recorder.record_exchange(t, *run_exchange(server, agents, upload))

@@ -96,19 +96,19 @@ def play_with_newcomers(grouping: Grouping, play: Play) -> tuple[Server, dict[in
 def check_groups(groups: PopulationPartition) -> None:
     """Check sums, sizes, members, labels and speakers against responsibilities and holdings."""
     held, group = groups.holdings, groups.group
-    assert ((groups.rows >= 0.0) & (groups.rows <= 1.0)).all()
-    assert (groups.rows.sum(axis=1) <= 1.0 + 1e-9).all()
-    weights = groups.rows * groups.shares[:, None]
+    assert ((groups.responsibilities >= 0.0) & (groups.responsibilities <= 1.0)).all()
+    assert (groups.responsibilities.sum(axis=1) <= 1.0 + 1e-9).all()
+    weights = groups.responsibilities * groups.shares[:, None]
     np.testing.assert_allclose(group.gram, np.einsum("us,uij->sij", weights, held.gram), atol=1e-9)
     np.testing.assert_allclose(group.moment, weights.T @ held.moment, atol=1e-9)
-    np.testing.assert_allclose(group.size, groups.rows.sum(axis=0), atol=1e-9)
-    np.testing.assert_array_equal(group.members, (groups.rows > 0).sum(axis=0))
-    mine = groups.rows.max(axis=1) >= 0.5
-    slots, own = groups.rows.argmax(axis=1), groups.rule.slots + np.arange(len(held))
+    np.testing.assert_allclose(group.size, groups.responsibilities.sum(axis=0), atol=1e-9)
+    np.testing.assert_array_equal(group.members, (groups.responsibilities > 0).sum(axis=0))
+    mine = groups.responsibilities.max(axis=1) >= 0.5
+    slots, own = groups.responsibilities.argmax(axis=1), groups.rule.slots + np.arange(len(held))
     np.testing.assert_array_equal(groups.labels, np.where(mine, slots, own))
-    np.testing.assert_array_equal(np.sort(groups.spoken), np.flatnonzero(held.count))
-    np.testing.assert_array_equal(groups.turns[groups.spoken], np.arange(groups.spoken.size))
-    assert (groups.turns[held.count == 0] == NO_AGENT).all()
-    assert (groups.rows[held.count == 0] == 0.0).all()
-    lengths = [int(held.count[agent]).bit_length() for agent in groups.spoken]
-    np.testing.assert_array_equal(groups.bits, np.bincount(lengths, minlength=64))
+    np.testing.assert_array_equal(np.sort(groups.active), np.flatnonzero(held.count))
+    np.testing.assert_array_equal(groups.active_index[groups.active], np.arange(groups.active.size))
+    assert (groups.active_index[held.count == 0] == NO_AGENT).all()
+    assert (groups.responsibilities[held.count == 0] == 0.0).all()
+    lengths = [int(held.count[agent]).bit_length() for agent in groups.active]
+    np.testing.assert_array_equal(groups.count_bits, np.bincount(lengths, minlength=64))

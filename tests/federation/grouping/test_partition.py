@@ -87,5 +87,5 @@ def test_a_forgotten_agent_leaves_nothing_behind(play: Play, data: st.DataObject
 
 def test_a_grouping_that_does_not_say_where_newcomers_go_refuses_them() -> None:
     play = Play(agents=2, kinds=[0, 1], turns=[0], seed=0, alpha_d=1.0)
-    with pytest.raises(ValueError, match="newcomer"):
+    with pytest.raises(ValueError, match="new agents"):
         make_server(KnownClusters(), play).join()

@@ -12,7 +12,7 @@ from fedcascade.federation.grouping.population.gaussian import (
     make_gaussian,
     make_workspace,
     measure_evidence,
-    state_as_statistics,
+    to_statistics,
 )
 from fedcascade.federation.grouping.population.groups import (
     Groups,
@@ -146,7 +146,7 @@ def test_matched_moments_are_those_of_the_mixture(least: int) -> None:
 
 def test_a_ridge_reads_mean_and_covariance_back_from_a_statement() -> None:
     base, lambda_ = draw_gaussian(np.random.default_rng(6)), 0.01
-    gram, moment = state_as_statistics(base.mean, base.covariance, 0.2, lambda_)
+    gram, moment = to_statistics(base.mean, base.covariance, 0.2, lambda_)
     ridge = Ridge(Statistics(gram, moment, 0, 0, 0), lambda_)
     np.testing.assert_allclose(ridge.theta, base.mean)
     np.testing.assert_allclose(0.2 * ridge.root.T @ ridge.root, base.covariance)
@@ -182,7 +182,7 @@ def test_well_separated_users_with_much_data_are_grouped_by_their_kinds() -> Non
 
 def test_users_who_all_differ_are_rarely_grouped() -> None:
     server = play(draw_users(40), 10, rounds=400)
-    assert np.count_nonzero(get_groups(server).rows.sum(axis=1) >= 0.5) <= 8
+    assert np.count_nonzero(get_groups(server).responsibilities.sum(axis=1) >= 0.5) <= 8
 
 
 def test_the_mean_and_covariance_of_a_population_are_found() -> None:
@@ -204,7 +204,7 @@ def test_an_answer_leaves_the_own_data_of_the_asker_out() -> None:
         server = play(KINDS[:2], 1)  # two unlike users, and a third one that asks
         server.join()
         groups = get_groups(server)
-        assert (groups.rows == 0.0).all()
+        assert (groups.responsibilities == 0.0).all()
         own = draw_data(random, theta, 50)
         stated.append(read_others(upload(server, 2, own), own, OURS.lambda_))
     np.testing.assert_allclose(stated[0][0], stated[1][0], rtol=1e-6)
@@ -223,18 +223,18 @@ def test_a_member_is_told_the_mean_of_the_others() -> None:
     assert np.linalg.norm(mean - KINDS[0]) < 0.1
     assert np.trace(covariance) < 0.5 * np.trace(groups.covariance)
     after = server.to_state()
-    for name in ("rows", "labels"):
+    for name in ("responsibilities", "labels"):
         np.testing.assert_array_equal(before["groups"][name], after["groups"][name])
-    for kept, now in zip(before["groups"]["groups_state"], after["groups"]["groups_state"], strict=True):
+    for kept, now in zip(before["groups"]["group"], after["groups"]["group"], strict=True):
         np.testing.assert_array_equal(kept, now)
 
 
 def test_a_user_without_data_is_told_the_population() -> None:
     server = play(draw_users(12), 3)
     newcomer, groups = server.join(), get_groups(server)
-    welcome = server.welcome(newcomer)
-    assert welcome is not None
-    mean, covariance = read_others(welcome.statistics, Statistics.zero(D), OURS.lambda_)
+    prior = server.make_prior(newcomer)
+    assert prior is not None
+    mean, covariance = read_others(prior.statistics, Statistics.zero(D), OURS.lambda_)
     np.testing.assert_allclose(mean, groups.mean)
     np.testing.assert_allclose(covariance, groups.outside)
     assert get_groups(play(draw_users(1), 3)).prior_for_newcomer() is None
@@ -257,7 +257,7 @@ def test_a_group_of_fewer_others_is_not_used() -> None:
     for least, is_used in ((2, True), (3, False)):
         server = play(thetas, 8, rounds=300, policy=replace(OURS, sharing=Sharing(min_others=least, max_weight=2.0)))
         groups = get_groups(server)
-        members = np.flatnonzero(groups.rows[:, groups.rows[0].argmax()])
+        members = np.flatnonzero(groups.responsibilities[:, groups.responsibilities[0].argmax()])
         assert members.tolist() == [0, 1, 2], "the three must have a group of their own, or this test shows little"
         mean, _ = read_others(server.answer(0).statistics, server.holdings[0], OURS.lambda_)
         assert (np.linalg.norm(mean - KINDS[0]) < 0.1) == is_used
@@ -300,12 +300,12 @@ def test_a_forgotten_agent_leaves_nothing_in_the_sums() -> None:
     server = play(KINDS[np.arange(12) % 3], 5)
     groups = get_groups(server)
     order = [0, 1, 2, 3, 11, 5, 6, 7, 8, 9, 10]  # the last one takes the place
-    rows, held = groups.rows[order].copy(), server.holdings.gram[order].copy()
+    rows, held = groups.responsibilities[order].copy(), server.holdings.gram[order].copy()
     server.forget(4)
     check_groups(groups)
-    np.testing.assert_array_equal(groups.rows, rows)
+    np.testing.assert_array_equal(groups.responsibilities, rows)
     np.testing.assert_allclose(groups.group.gram, np.einsum("us,uij->sij", rows, held), atol=1e-9)
-    assert groups.spoken.size == 11
+    assert groups.active.size == 11
 
 
 def test_a_restarted_agent_leaves_nothing_in_the_sums_and_is_placed_again() -> None:
@@ -319,7 +319,7 @@ def test_a_restarted_agent_leaves_nothing_in_the_sums_and_is_placed_again() -> N
     assert groups.labels[0] == groups.labels[1] != before
     upload(server, 0, Statistics.zero(D), Cause.CHANGE)
     check_groups(groups)
-    assert groups.turns[0] == NO_AGENT
+    assert groups.active_index[0] == NO_AGENT
     assert groups.labels[0] == groups.rule.slots
 
 
@@ -337,7 +337,7 @@ def test_agents_that_join_speak_and_leave_until_nobody_is_left() -> None:
         check_groups(groups)
     upload(server, 0, draw_data(random, KINDS[0], 40))
     server.forget(0)
-    assert groups.spoken.size == 0
+    assert groups.active.size == 0
     assert not any(array.any() for array in groups.group)
     assert server.join() == 0
     upload(server, 0, draw_data(random, KINDS[0], 40))
@@ -376,7 +376,7 @@ def test_answers_change_smoothly_from_two_users_to_a_hundred() -> None:
         before = get_groups(server).mean.copy()
         upload(server, server.join(), draw_data(random, thetas[user], 40))
         jumps.append(float(np.linalg.norm(get_groups(server).mean - before)))
-        known = server.welcome(user + 1)
+        known = server.make_prior(user + 1)
         assert known is not None
         traces.append(float(np.trace(read_others(known.statistics, Statistics.zero(D), OURS.lambda_)[1])))
         check_groups(get_groups(server))

@@ -85,7 +85,7 @@ def get_state(running: RunningService) -> ServerState:
 def get_told(running: RunningService) -> Statistics:
     server = get_state(running).server
     assert server is not None
-    download = server.welcome(0)
+    download = server.make_prior(0)
     assert download is not None
     return download.statistics
 

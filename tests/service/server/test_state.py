@@ -132,7 +132,9 @@ def check_replays(store: Any, dimension: int) -> None:
             if state.server is not None and name == "population":
                 groups = state.server.groups
                 assert isinstance(groups, PopulationPartition)
-                assert all(np.isfinite(learned).all() for learned in (groups.rows, groups.mean, groups.covariance))
+                assert all(
+                    np.isfinite(learned).all() for learned in (groups.responsibilities, groups.mean, groups.covariance)
+                )
 
 
 COUNTS = st.sampled_from([1, 10, 1_000, 10**6, 10**8, 4 * 10**8])

@@ -19,7 +19,7 @@ from fedcascade.federation.grouping.phases import SplitAndMerge
 from fedcascade.federation.messages import Cause
 from fedcascade.federation.personal import AlternatingMinimisation
 from fedcascade.federation.policies import POLICIES, Policy
-from fedcascade.federation.replies import Asker, Everybody, Lagging, OnArrival, OneLearner
+from fedcascade.federation.replies import AllAgents, Asker, Lagging, OnArrival, OneLearner
 from fedcascade.federation.triggers import (
     Always,
     Auxiliary,
@@ -191,8 +191,8 @@ def test_other_parts_give_the_same_trace(trigger: Any, decision: Any, confidence
 REPLIES = [
     (OneLearner(), Never()),
     (OnArrival(), Always()),
-    (Everybody(), Doubling() | SyncBudget(budget=3.0)),
-    (Everybody(), Determinant() | Auxiliary()),
+    (AllAgents(), Doubling() | SyncBudget(budget=3.0)),
+    (AllAgents(), Determinant() | Auxiliary()),
     (Lagging(gamma_d=1.2), Doubling() | SyncBudget(budget=3.0)),
     (Lagging(gamma_d=1.2), Determinant() | Auxiliary()),
 ]

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.data.logs.reader import Log
-from fedcascade.learning.click_log import NOBODY, ClickLog
+from fedcascade.learning.click_log import MISSING, ClickLog
 
 
 def describe_log(log: Log) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def describe_log(log: Log) -> dict[str, Any]:
         lists += len(batch)
         clicked += int(batch.clicks.any(axis=1).sum())
         several += int((batch.clicks.sum(axis=1) > 1).sum())
-        shown, clicks = _add(shown, (batch.items != NOBODY).sum(axis=0)), _add(clicks, batch.clicks.sum(axis=0))
+        shown, clicks = _add(shown, (batch.items != MISSING).sum(axis=0)), _add(clicks, batch.clicks.sum(axis=0))
         lengths |= set(np.unique(batch.lengths).tolist())
         if batch.times is not None:
             times = [min([*times[:1], batch.times.min()]), max([*times[1:], batch.times.max()])]

@@ -13,7 +13,7 @@ from fedcascade.checks import require
 from fedcascade.data.logs.columns import TYPES
 from fedcascade.data.logs.items import check_features
 from fedcascade.data.tables import list_columns, open_text, read_batches, scan_file
-from fedcascade.learning.click_log import NOBODY, ClickLog
+from fedcascade.learning.click_log import MISSING, ClickLog
 
 Frames = Iterator[pl.DataFrame]
 
@@ -172,7 +172,7 @@ def read_obp(feedback: Mapping[str, Any]) -> ClickLog:
     places = np.arange(actions.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     rows = rows[order]
     shape = (lengths.size, int(lengths.max()))
-    items, clicks = np.full(shape, NOBODY, np.int64), np.zeros(shape, bool)
+    items, clicks = np.full(shape, MISSING, np.int64), np.zeros(shape, bool)
     items[rows, places], clicks[rows, places] = actions[order], rewards[order] == 1.0
     first = order[places == 0]
     columns: dict[str, Any] = {"users": np.zeros(lengths.size, np.int64), "items": items, "clicks": clicks}

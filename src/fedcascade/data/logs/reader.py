@@ -15,7 +15,7 @@ from fedcascade.data.logs.columns import check_rows, convert_column, find_log_co
 from fedcascade.data.logs.items import ItemTable, check_features
 from fedcascade.data.logs.published import PUBLISHED
 from fedcascade.data.tables import list_columns, read_batches, scan_file
-from fedcascade.learning.click_log import NOBODY, ClickLog, concatenate
+from fedcascade.learning.click_log import MISSING, ClickLog, concatenate
 
 
 class Names:
@@ -95,7 +95,7 @@ class Log:
 
     def _convert(self, frame: pl.DataFrame, first: int) -> ClickLog:
         lengths = frame["items"].list.len().to_numpy().astype(np.int64)
-        items = _fill(self._number_items(frame, "items", first), lengths, NOBODY)
+        items = _fill(self._number_items(frame, "items", first), lengths, MISSING)
         columns: dict[str, Any] = {
             "users": self.users.number(frame["user"]),
             "items": items,
@@ -104,14 +104,14 @@ class Log:
         if "time" in frame.columns:
             columns["times"] = frame["time"].to_numpy()
         if "looked" in frame.columns:
-            columns["looked"] = frame["looked"].fill_null(NOBODY).to_numpy()
+            columns["looked"] = frame["looked"].fill_null(MISSING).to_numpy()
         if "propensity" in frame.columns:
             columns["propensity"] = frame["propensity"].to_numpy()
         if "propensities" in frame.columns:
             columns["propensities"] = _fill(frame["propensities"].explode().to_numpy(), lengths, 1.0)
         if "offered" in frame.columns:
             lengths = frame["offered"].list.len().to_numpy().astype(np.int64)
-            columns["offered"] = _fill(self._number_items(frame, "offered", first), lengths, NOBODY)
+            columns["offered"] = _fill(self._number_items(frame, "offered", first), lengths, MISSING)
         if "features" in frame.columns:
             columns["features"] = self._fill_features(frame, lengths, first)
         return ClickLog(**columns)

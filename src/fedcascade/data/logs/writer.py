@@ -10,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from fedcascade.checks import require
-from fedcascade.learning.click_log import NOBODY, ClickLog
+from fedcascade.learning.click_log import MISSING, ClickLog
 
 ENDINGS = (".parquet", ".csv", ".jsonl")
 
@@ -79,7 +79,7 @@ def write_log(
 
 def to_frame(log: ClickLog, *, users: Sequence[str] | None = None, items: Sequence[str] | None = None) -> pl.DataFrame:
     """A log as a table with the columns of the format."""
-    shown = log.items != NOBODY
+    shown = log.items != MISSING
     columns: dict[str, pl.Series | NDArray[np.generic]] = {}
     if log.times is not None:
         columns["time"] = log.times
@@ -88,7 +88,7 @@ def to_frame(log: ClickLog, *, users: Sequence[str] | None = None, items: Sequen
     positions = np.broadcast_to(np.arange(log.items.shape[1]), log.items.shape)
     columns["clicks"] = _make_lists(positions, log.clicks)
     if log.looked is not None:
-        columns["looked"] = pl.Series(log.looked).replace(NOBODY, None)
+        columns["looked"] = pl.Series(log.looked).replace(MISSING, None)
     if log.propensity is not None:
         columns["propensity"] = log.propensity
     if log.propensities is not None:
@@ -96,14 +96,14 @@ def to_frame(log: ClickLog, *, users: Sequence[str] | None = None, items: Sequen
     if log.offered is not None:
         columns["offered"] = _name_lists(log.offered, items)
     if log.features is not None:
-        mask = shown if log.offered is None else log.offered != NOBODY
+        mask = shown if log.offered is None else log.offered != MISSING
         wide = np.repeat(mask, log.features.shape[2], axis=1)
         columns["features"] = _make_lists(log.features.reshape(len(log), -1), wide)
     return pl.DataFrame(columns)
 
 
 def _name_lists(numbers: NDArray[np.int64], names: Sequence[str] | None) -> pl.Series:
-    mask = numbers != NOBODY
+    mask = numbers != MISSING
     if names is None:
         return _make_lists(numbers, mask)
     return _make_lists(np.asarray(names, object)[np.where(mask, numbers, 0)].astype(str), mask)

@@ -1,1 +1,1 @@
-"""Groupings: whose statistics are pooled for whom."""
+"""Groupings: which agents share their statistics."""

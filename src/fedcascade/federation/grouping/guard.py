@@ -1,4 +1,4 @@
-"""What an answer may hold of others: nothing where they are few, and a bounded weight of each."""
+"""Limits on other agents' data in an answer: a least number of agents, and a bounded weight of each."""
 
 import math
 from typing import NamedTuple
@@ -14,10 +14,10 @@ Indices = NDArray[np.int64]
 
 
 class Guard(NamedTuple):
-    """What an answer may hold of others: only if they are so many, and of each so many medians of data at most."""
+    """Limits on other agents' data in an answer."""
 
-    min_others: int
-    max_weight: float
+    min_others: int  # with fewer other agents, an answer holds the agent's own data alone
+    max_weight: float  # most data of one other agent, in medians
 
 
 NO_GUARD = Guard(0, math.inf)
@@ -25,7 +25,7 @@ NO_GUARD = Guard(0, math.inf)
 
 @jit_inline
 def _measure_bits(count: int) -> int:
-    """Return how many bits a whole number above 0 has, read from the exponent of its float64."""
+    """Return the bit length of a positive integer, read from the exponent of its float64."""
     return int(np.float64(count).view(np.int64) >> 52) - 1022
 
 
@@ -39,12 +39,12 @@ def _is_among(groups: Indices, label: int) -> bool:
 
 @jit_brief
 def measure_members(agent: int, groups: Indices, labels: Indices, counts: Indices) -> tuple[int, int, int]:
-    """Measure the agents of some groups that have data.
+    """Measure the agents with data in some groups.
 
-    Return how many there are beside ``agent``, the bits of the median of all their counts, at least 1, and the largest
-    count beside that of ``agent``.
+    Return the number of agents other than ``agent``, the bit length of the median count, and the largest other count.
     """
-    sizes, members, others, heaviest = np.zeros(64, np.int64), 0, 0, 0
+    sizes = np.zeros(64, np.int64)
+    members = others = heaviest = 0
     for member in range(labels.size):
         count = counts[member]
         if count > 0 and _is_among(groups, labels[member]):
@@ -64,9 +64,9 @@ def measure_members(agent: int, groups: Indices, labels: Indices, counts: Indice
 def subtract_excess(
     agent: int, groups: Indices, labels: Indices, limit: float, held: HeldArrays, gram: Matrix, moment: Vector
 ) -> Indices:
-    """Subtract what others of some groups have beyond ``limit`` observations from the sums of these groups.
+    """Scale other agents of some groups down to ``limit`` observations, in the sums of these groups.
 
-    Return by how much counts, clicks and rounds fall.
+    Return the decrease of counts, clicks and rounds.
     """
     fallen = np.zeros(3, np.int64)
     for member in range(labels.size):

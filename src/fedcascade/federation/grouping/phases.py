@@ -1,7 +1,7 @@
-"""Phase-based FCLUB: local servers that pool their users, and a global one that merges clusters at phase starts.
+"""Phase-based FCLUB: local servers pool their users, and a global server merges clusters when a phase starts.
 
-A *cell* is the part of a cluster that one local server has: its users of that cluster. Inside a cell nothing needs to
-be sent. Between cells of a cluster and the global server, uploads and downloads go by determinants.
+A *cell* is the part of a cluster at one local server. Sharing inside a cell is free. Between the cells of a cluster and
+the global server, determinants decide about uploads and downloads.
 """
 
 import math
@@ -25,35 +25,28 @@ from fedcascade.learning.statistics import Statistics
 
 @dataclass(frozen=True, kw_only=True)
 class SplitAndMerge(Part):
-    """Phase-based FCLUB: local servers split their users on evidence, a global one merges what looks alike.
+    """Phase-based FCLUB: local servers split their users, and a global server merges similar clusters.
 
-    Agents are dealt out to ``local_servers``. Phases are 1, 2, 4, ... rounds long. When one starts, each local server
-    deletes the edges between its users that their rounds refute, and the global server merges all clusters of all
-    local servers whose centres are within ``alpha_2`` confidence widths. A width goes by rounds, not by items.
+    Phases are 1, 2, 4, ... rounds long. When one starts, each local server deletes refuted edges between its users. The
+    global server then merges clusters whose centres are within ``alpha_2`` confidence widths. Widths count rounds, not
+    items.
     """
 
     alpha_d: float = describe_alpha_d(1.5)
     alpha_2: float = constant(
-        2.0, meaning="clusters whose centres are within so many widths are merged", symbol="alpha_2", range=POSITIVE
+        2.0, meaning="clusters are merged within this many confidence widths", symbol="alpha_2", range=POSITIVE
     )
-    local_servers: int = constant(
-        4, meaning="how many local servers the agents are dealt out to", range=whole_numbers(1)
-    )
+    local_servers: int = constant(4, meaning="number of local servers", range=whole_numbers(1))
     gamma_u: float = describe_upload_ratio(1.01, "U")
     gamma_d: float = describe_push_ratio(1.01, "D")
 
     def begin(self, holdings: Holdings, truth: Labels | None) -> Partition:  # noqa: ARG002
-        """Start with one cluster: without data, all centres are alike."""
+        """Start with one cluster: without data, all centres are equal."""
         return PhasePartition(holdings, self)
 
 
 class PhasePartition(Partition):
-    """The state of phase-based FCLUB: edges within local servers, clusters since the last phase start, and cells.
-
-    ``known`` is what a cell decides with, ``unsent`` what of it the global server has not got, ``shared`` what the
-    global server has of each cluster. The number of a cell is that of its cluster times that of local servers, plus
-    that of its own.
-    """
+    """The state of phase-based FCLUB. Cells are numbered cluster * local_servers + local server."""
 
     state_names = (*Partition.state_names, "edges", "servers", "phase", "known", "unsent", "shared")
 
@@ -64,36 +57,34 @@ class PhasePartition(Partition):
         together = self.servers[:, None] == self.servers[None, :]
         self.edges = together & ~np.eye(len(holdings), dtype=np.bool_)
         self.phase = 0
-        self.known: dict[int, Statistics] = {}
-        self.unsent: dict[int, Statistics] = {}
-        self.shared: dict[int, Statistics] = {}
-        self._told_log_det: dict[int, float] = {}
+        self.known: dict[int, Statistics] = {}  # the statistics that a cell decides with
+        self.unsent: dict[int, Statistics] = {}  # the part of ``known`` that the global server lacks
+        self.shared: dict[int, Statistics] = {}  # the global server's sum of each cluster
+        self._sent_log_det: dict[int, float] = {}
         self._uploads: list[Upload] = []
         self._downloads: list[Download] = []
         self._share_everything()
 
     @property
     def phase_ends(self) -> int:
-        """The round after which the present phase is over: 1, 3, 7, 15, ..."""
+        """Last round of the current phase: 1, 3, 7, 15, ..."""
         return int(2 ** (self.phase + 1) - 1)
 
     def answer(self, agent: int) -> Statistics:
-        """What the agent's local server knows of its cluster."""
         return self.known[self._get_cell(agent)]
 
-    def take_crossings(self) -> Messages:
-        """The messages between local servers and the global one since the last call."""
-        crossings = tuple(self._uploads), tuple(self._downloads)
+    def take_tier_messages(self) -> Messages:
+        messages = tuple(self._uploads), tuple(self._downloads)
         self._uploads, self._downloads = [], []
-        return crossings
+        return messages
 
     def add(self, agent: int, statistics: Statistics) -> None:
-        """Let a local server learn, perhaps upload the agent's cell, and start a phase where one is over."""
+        """Add an upload to its cell, upload the cell if it has grown enough, and start a phase if one is over."""
         super().add(agent, statistics)
         cell = self._get_cell(agent)
         self.known[cell] += statistics
         self.unsent[cell] += statistics
-        if self._compute_log_det(self.known[cell]) - self._get_told_log_det(cell) > math.log(self.rule.gamma_u):
+        if self._compute_log_det(self.known[cell]) - self._get_sent_log_det(cell) > math.log(self.rule.gamma_u):
             self._upload(agent, cell)
         rounds = int(self.holdings.rounds.sum())
         if rounds >= self.phase_ends:
@@ -102,7 +93,7 @@ class PhasePartition(Partition):
             self.phase += 1
 
     def forget(self, agent: int) -> None:
-        raise ValueError(f"agent {agent} cannot leave: what local servers pooled does not say whose it is")
+        raise ValueError(f"agent {agent} cannot be forgotten: local servers keep sums of all their agents")
 
     def _get_cell(self, agent: int) -> int:
         return int(self.labels[agent] * self.rule.local_servers + self.servers[agent])
@@ -111,40 +102,41 @@ class PhasePartition(Partition):
         label, server = divmod(cell, self.rule.local_servers)
         return int(np.flatnonzero((self.labels == label) & (self.servers == server))[0])
 
-    def _get_told_log_det(self, cell: int) -> float:
-        """ln det of what the global server knows that a cell knows; it changes with a message alone."""
-        if cell not in self._told_log_det:
-            self._told_log_det[cell] = self._compute_log_det(self.known[cell] - self.unsent[cell])
-        return self._told_log_det[cell]
+    def _get_sent_log_det(self, cell: int) -> float:
+        """Return ln det of the part of a cell's statistics that the global server has."""
+        if cell not in self._sent_log_det:
+            self._sent_log_det[cell] = self._compute_log_det(self.known[cell] - self.unsent[cell])
+        return self._sent_log_det[cell]
 
     def _compute_log_det(self, statistics: Statistics) -> float:
         return compute_log_det(statistics.gram, self.holdings.lambda_)
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         super().load_state(state)
-        self._told_log_det = {}
+        self._sent_log_det = {}
 
     def _upload(self, agent: int, cell: int) -> None:
-        """Send what a cell has not sent, and let the global server push to every cell that is too far behind."""
+        """Send the unsent statistics of a cell, and push to every cell that is too far behind."""
         label = int(self.labels[agent])
         sent, self.unsent[cell] = self.unsent[cell], Statistics.zero(self.holdings.dimension)
         self.shared[label] += sent
-        self._told_log_det.pop(cell)
+        self._sent_log_det.pop(cell)
         self._uploads.append(Upload(agent=agent, sequence=0, cause=Cause.DETERMINANT, statistics=sent))
         level = self._compute_log_det(self.shared[label]) - math.log(self.rule.gamma_d)
         for other in self.known:
-            if other // self.rule.local_servers == label and self._get_told_log_det(other) < level:
+            if other // self.rule.local_servers == label and self._get_sent_log_det(other) < level:
                 self._push(other)
 
     def _push(self, cell: int) -> None:
-        member, statistics = self._find_first_agent(cell), self.shared[cell // self.rule.local_servers]
+        member = self._find_first_agent(cell)
+        statistics = self.shared[cell // self.rule.local_servers]
         self.known[cell] = statistics + self.unsent[cell]
-        self._told_log_det.pop(cell, None)
+        self._sent_log_det.pop(cell, None)
         agents, rounds = len(self.holdings), int(self.holdings.rounds.sum())
         self._downloads.append(Download(agent=member, statistics=statistics, rounds=rounds, agents=agents))
 
     def _start_phase(self) -> None:
-        """Split within local servers, merge globally, and let everybody know everything of its cluster."""
+        """Split clusters at local servers, merge them globally, and synchronise all cells."""
         held = self.holdings
         self.edges &= ~find_far_pairs(held.theta, _compute_widths(held.rounds), self.rule.alpha_d)
         local = find_components(self.edges, np.arange(len(held)))
@@ -158,7 +150,7 @@ class PhasePartition(Partition):
             self._push(cell)
 
     def _merge_clusters(self, local: list[NDArray[np.intp]], totals: list[Statistics]) -> list[NDArray[np.intp]]:
-        """Merge clusters whose centres are close, whichever local servers they are of."""
+        """Merge clusters whose centres are close, within and across local servers."""
         theta = np.array([Ridge(total, self.holdings.lambda_).theta for total in totals])
         width = _compute_widths(np.array([total.rounds for total in totals]))
         close = ~find_far_pairs(theta, width, self.rule.alpha_2)
@@ -166,14 +158,14 @@ class PhasePartition(Partition):
         return [np.sort(np.concatenate([local[cluster] for cluster in part])) for part in merged]
 
     def _share_everything(self) -> None:
-        """Let the global server and every cell know all that there is of their cluster."""
+        """Set the global server and every cell to the full sum of their cluster."""
         self.shared = dict(self.pools)
         cells = np.unique(self.labels * self.rule.local_servers + self.servers).tolist()
         self.known = {cell: self.shared[cell // self.rule.local_servers] for cell in cells}
         self.unsent = {cell: Statistics.zero(self.holdings.dimension) for cell in cells}
-        self._told_log_det = {}
+        self._sent_log_det = {}
 
 
 def _compute_widths(rounds: NDArray[np.int64]) -> NDArray[np.float64]:
-    """F of every number of rounds."""
+    """Return the confidence width F of each number of rounds."""
     return np.array([compute_confidence_width(int(count)) for count in rounds])

@@ -1,4 +1,4 @@
-"""Assumptions 1 to 3 of the paper as numbers, and the lambda~_x that its proof makes of them."""
+"""Assumptions 1 to 3 of the paper as numbers, and the lambda~_x of its proof."""
 
 import math
 from dataclasses import dataclass
@@ -12,22 +12,16 @@ PANELS, NODES = 64, 16
 
 @dataclass(frozen=True, kw_only=True)
 class Assumptions:
-    """What the theorem supposes of a world.
-
-    ``clusters`` is J, and ``items`` is I, the most items on offer. The thetas of two clusters are at least ``gamma``
-    apart (Assumption 1). No user arrives with a probability below ``p_min`` or above ``p_max`` (Assumption 2 says
-    1/|U| for both). ``lambda_x`` is the smallest eigenvalue of E[x x^T], and (theta . x)^2 is sub-Gaussian with
-    parameter ``sigma`` (Assumption 3).
-    """
+    """The assumptions of the theorem about an environment."""
 
     users: int
-    clusters: int
-    items: int
-    gamma: float
-    lambda_x: float
-    sigma: float
-    p_min: float
-    p_max: float
+    clusters: int  # J
+    items: int  # I, the maximum number of items on offer
+    gamma: float  # least distance between the thetas of two clusters (Assumption 1)
+    lambda_x: float  # smallest eigenvalue of E[x x^T] (Assumption 3)
+    sigma: float  # sub-Gaussian parameter of (theta . x)^2 (Assumption 3)
+    p_min: float  # least arrival probability of a user (Assumption 2: 1/|U|)
+    p_max: float  # largest arrival probability of a user (Assumption 2: 1/|U|)
 
     def __post_init__(self) -> None:
         for name in ("users", "clusters", "items"):
@@ -35,7 +29,7 @@ class Assumptions:
         for name in ("gamma", "lambda_x", "sigma", "p_min"):
             POSITIVE.check(name, getattr(self, name))
         require(self.clusters <= self.users, f"clusters must be <= users ({self.users}), got {self.clusters}")
-        slack = 1.0 + 1e-9  # shares of users are sums of fractions
+        slack = 1.0 + 1e-9  # for rounding
         fits = self.p_min * self.users <= slack and self.p_max * self.users * slack >= 1.0 and self.p_max <= slack
         require(fits, f"p_min must be <= 1/users <= p_max <= 1, got {self.p_min:.4g} and {self.p_max:.4g}")
 
@@ -43,22 +37,30 @@ class Assumptions:
 def assume_uniform(
     *, users: int, clusters: int, items: int, gamma: float = 1.0, lambda_x: float, sigma: float | None = None
 ) -> Assumptions:
-    """Suppose uniform arrivals, and, where no ``sigma`` is given, the one that earlier work asks for.
+    """Assume uniform arrivals and, by default, the ``sigma`` of earlier work.
 
-    >>> world = assume_uniform(users=4, clusters=2, items=10, lambda_x=0.1)
-    >>> world.p_min, round(world.sigma, 4)
+    >>> assumptions = assume_uniform(users=4, clusters=2, items=10, lambda_x=0.1)
+    >>> assumptions.p_min, round(assumptions.sigma, 4)
     (0.25, 0.0184)
     """
     if sigma is None:
         require_integer("items", items)
         sigma = lambda_x / math.sqrt(8 * math.log(4 * items))
     require_integer("users", users)
-    return Assumptions(users=users, clusters=clusters, items=items, gamma=gamma, lambda_x=lambda_x, sigma=sigma,
-                       p_min=1 / users, p_max=1 / users)  # fmt: skip
+    return Assumptions(
+        users=users,
+        clusters=clusters,
+        items=items,
+        gamma=gamma,
+        lambda_x=lambda_x,
+        sigma=sigma,
+        p_min=1 / users,
+        p_max=1 / users,
+    )
 
 
 def compute_lambda_tilde(lambda_x: float, sigma: float, items: int) -> float:
-    """The integral from 0 to lambda_x of (1 - exp(-(lambda_x - x)^2 / (2 sigma^2)))^I, by Gauss-Legendre.
+    """Integrate (1 - exp(-(lambda_x - x)^2 / (2 sigma^2)))^I from 0 to lambda_x, by Gauss-Legendre.
 
     >>> round(compute_lambda_tilde(1.0, 1e-9, 200), 6)
     1.0
@@ -75,6 +77,6 @@ def compute_lambda_tilde(lambda_x: float, sigma: float, items: int) -> float:
 
 
 def compute_failure_probability(users: int, rounds: int) -> float:
-    """delta = |U|^2 / T, as the proof of Theorem 1 sets it."""
-    require(rounds > users**2, f"rounds must be > users^2 ({users**2}) for the theorem to say anything, got {rounds}")
+    """Compute delta = |U|^2 / T of the proof of Theorem 1."""
+    require(rounds > users**2, f"rounds must be > users^2 ({users**2}) for the theorem to apply, got {rounds}")
     return users**2 / rounds

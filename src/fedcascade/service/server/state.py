@@ -18,7 +18,7 @@ from fedcascade.service.store.contract import Snapshot, Store
 from fedcascade.service.store.epoch import NO_EPOCH, load_epoch
 from fedcascade.service.store.snapshot import Piece, copy_changed, encode_state, gather_chunks, read_state
 
-STATE_FORMAT = 5  # raise with every change of a snapshot's content, also of ``Server.to_state``
+STATE_FORMAT = 6  # raise with every change of a snapshot's content, also of ``Server.to_state``
 UNKNOWN = b"?"
 Integers = NDArray[np.int64]
 
@@ -131,7 +131,7 @@ class ServerState:
             return None
         position, prior = self._prior
         if position != self.position:  # many agents may enrol between two uploads
-            prior = self.server.welcome(agent)
+            prior = self.server.make_prior(agent)
             self._prior = self.position, prior
         return prior if prior is None else replace(prior, agent=agent)
 

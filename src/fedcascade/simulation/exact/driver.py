@@ -104,7 +104,7 @@ class ExchangeDriver:
     def tell_changes(self, round_: int, news: list[tuple[int, int]]) -> None:
         """Let a server that is told of changes hear of them: which agents, and to which clusters they belong now."""
         for agent, cluster in news:
-            self.server.groups.tell_cluster(agent, cluster)
+            self.server.groups.set_true_cluster(agent, cluster)
             self.run_exchange(round_, agent, Cause.CHANGE)
 
     def receive(self, downloads: tuple[Download, ...]) -> None:

@@ -21,7 +21,7 @@ from fedcascade.federation.decisions import DownloadAndBuffer, LastDownload
 from fedcascade.federation.messages import Cause
 from fedcascade.federation.personal import AlternatingMinimisation
 from fedcascade.federation.policies import Policy
-from fedcascade.federation.replies import Asker, Everybody, Lagging, LocalServers, OnArrival, OneLearner
+from fedcascade.federation.replies import AllAgents, Asker, Lagging, LocalServers, OnArrival, OneLearner
 from fedcascade.federation.trust import CompiledTrust, Trust
 from fedcascade.learning.confidence import BetaTerms, Confidence, Constant, Oful, ProblemSize, Theory
 from fedcascade.learning.discounts import PositionDiscounts
@@ -106,7 +106,7 @@ CAUSES = {
 REPLY_RULES: dict[type, RoundOrder] = {
     Asker: RoundOrder.BY_AGENT,
     OneLearner: RoundOrder.BY_TIME,
-    Everybody: RoundOrder.BY_TIME,
+    AllAgents: RoundOrder.BY_TIME,
     Lagging: RoundOrder.BY_TIME,
     OnArrival: RoundOrder.ON_ARRIVAL,
     LocalServers: RoundOrder.ON_ARRIVAL,

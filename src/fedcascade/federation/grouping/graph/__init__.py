@@ -1,1 +1,1 @@
-"""Groups as connected components of a graph of agents: the paper's heterogeneity graph and one for services."""
+"""Groups as connected components of a graph of agents: the paper's graph, and a guarded one for servers."""

@@ -1,4 +1,4 @@
-"""The heterogeneity graph (Algorithm 3): agents share with those to whom no data have refuted an edge."""
+"""The heterogeneity graph (Algorithm 3): agents share within connected components, and data refute edges."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,17 +15,14 @@ from fedcascade.systems import measure_memory
 
 
 def describe_alpha_d(default: float) -> Any:
-    """Describe the field alpha_d, of every grouping that deletes edges by line 9 of Algorithm 3."""
+    """Describe the field alpha_d of a grouping that deletes edges (Algorithm 3, line 9)."""
     meaning = "an edge is deleted beyond this many confidence widths"
     return constant(default, meaning=meaning, symbol="alpha_d", range=POSITIVE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeterogeneityGraph(Part):
-    """Connected components of a graph that loses the edges that the data refute.
-
-    It starts complete, which takes a byte for each pair of agents.
-    """
+    """Connected components of a graph that starts complete and loses refuted edges. It takes n^2 bytes."""
 
     alpha_d: float = describe_alpha_d(7.0)
 
@@ -34,12 +31,12 @@ class HeterogeneityGraph(Part):
 
 
 def require_memory(agents: int) -> None:
-    """Refuse a complete graph that takes more than half of the machine's memory."""
+    """Reject a complete graph that takes more than half of the machine's memory."""
     memory = measure_memory()
     if memory is None:
         return
     need = f"a complete graph of {agents} agents needs {agents**2 / 1e9:.3g} GB, this machine has {memory / 1e9:.3g}"
-    require(agents**2 <= memory // 2, f"{need}: take a policy without a graph, such as population")
+    require(agents**2 <= memory // 2, f"{need}: use a policy without a graph, such as population")
 
 
 class GraphPartition(Partition):
@@ -54,12 +51,12 @@ class GraphPartition(Partition):
         self.edges = ~np.eye(len(holdings), dtype=np.bool_)
 
     def revise(self, agent: int) -> None:
-        """Algorithm 3, lines 5 to 13: delete the refuted edges of ``agent``; search for components only if any was."""
+        """Delete the refuted edges of ``agent``, and split its group if any was (Algorithm 3, lines 5 to 13)."""
         if delete_refuted_edges(self.edges, self.holdings, agent, self.alpha_d):
             self.split_group(int(self.labels[agent]))
 
     def join(self) -> None:
-        """Connect the newcomer to all: no data refute its edges yet, so all agents share through it."""
+        """Connect a new agent to all others. Its edges join all groups into one."""
         self.append_edges()
         if len(self) > 1:
             self.pools = {0: sum(self.pools.values(), Statistics.zero(self.holdings.dimension))}
@@ -67,26 +64,26 @@ class GraphPartition(Partition):
         self.append_agent(next(iter(self.pools), 0))
 
     def append_edges(self) -> None:
-        """Give a newcomer an edge to every agent."""
+        """Connect a new agent to all others."""
         newcomer = len(self.labels)
         require_memory(newcomer + 1)
         self.edges = append_zeros(self.edges, axes=2)
         connect_to_all(self.edges, newcomer)
 
     def restart(self, agent: int) -> None:
-        """Connect the agent to all again, as a newcomer is."""
+        """Connect the agent to all others again."""
         connect_to_all(self.edges, agent)
         self.regroup([np.arange(self.labels.size)])
 
     def forget(self, agent: int) -> None:
-        """Take out an agent; agents that it alone connected are split."""
+        """Remove an agent, and split its group where it was the only connection."""
         label = int(self.labels[agent])
         self.edges = drop_row(self.edges, agent, axes=2)
         super().forget(agent)
         self.split_group(label)
 
     def split_group(self, label: int) -> None:
-        """Replace a group by its connected components, where an edge less has left several."""
+        """Replace a group by its connected components."""
         components = find_components(self.edges, np.flatnonzero(self.labels == label))
         if len(components) > 1:
             self.split(label, components)

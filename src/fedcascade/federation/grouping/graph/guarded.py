@@ -1,9 +1,9 @@
-"""A heterogeneity graph in which an agent of little data shares, but connects nobody.
+"""A heterogeneity graph in which agents with little data do not connect groups.
 
-In the paper all paths connect. An agent that has said next to nothing is like everybody, so it alone keeps all clusters
-in one group, for as long as it stays silent. Here agents are taken in the order of their data, the heaviest first. One
-that fits two groups, each with an agent of much more data than its own, does not join them: it is a *leaf*. A leaf gets
-the sums of all groups that it fits, as in the paper, and counts itself in the one that is nearest.
+In the paper every path connects. No data refute the edges of an idle agent, so it alone keeps all clusters in one
+group. Here agents are processed by amount of data, the heaviest first. An agent that fits two groups, each with an
+agent of much more data, does not join them: it is a *leaf*. A leaf is answered with the sums of all groups that it
+fits, as in the paper, and is a member of the nearest one.
 """
 
 from dataclasses import dataclass
@@ -26,19 +26,20 @@ NO_GROUP = -1
 
 @dataclass(frozen=True, kw_only=True)
 class GuardedGraph(HeterogeneityGraph):
-    """The heterogeneity graph, in which only agents of comparable data connect others."""
+    """The heterogeneity graph, in which only agents with comparable amounts of data connect groups."""
 
     bridge_share: float = constant(
-        0.5, range=PROBABILITY,
-        meaning="an agent joins two groups only if it has this share of the data of the heaviest agent of one of them",
-    )  # fmt: skip
+        0.5,
+        meaning="an agent connects two groups only with this share of the data of the heaviest agent of one of them",
+        range=PROBABILITY,
+    )
 
     def begin(self, holdings: Holdings, truth: Labels | None) -> Partition:  # noqa: ARG002
         return GuardedPartition(holdings, self)
 
 
 class GuardedPartition(GraphPartition):
-    """The state of a guarded graph: edges, groups, and which agents are leaves."""
+    """The state of a guarded graph: edges, groups and leaves."""
 
     state_names = (*GraphPartition.state_names, "leaf")
 
@@ -48,13 +49,13 @@ class GuardedPartition(GraphPartition):
         self.leaf = np.zeros(len(holdings), np.bool_)
 
     def answer(self, agent: int) -> Statistics:
-        """The sum of the agent's group; that of all groups that it fits, if it is a leaf."""
+        """Return the sum of the agent's group, or of all groups that it fits if it is a leaf."""
         if not self.leaf[agent]:
             return super().answer(agent)
         return self.sum_groups(agent, np.union1d(self._find_fitting(agent), self.labels[agent]))
 
     def revise(self, agent: int) -> None:
-        """Algorithm 3, lines 5 to 13: delete the refuted edges of ``agent``; then see what that splits or decides."""
+        """Delete the refuted edges of ``agent``, then move a leaf or split a group (Algorithm 3, lines 5 to 13)."""
         if not delete_refuted_edges(self.edges, self.holdings, agent, self.alpha_d):
             return
         if self.leaf[agent]:
@@ -63,14 +64,14 @@ class GuardedPartition(GraphPartition):
             self.split_group(int(self.labels[agent]))
 
     def join(self) -> None:
-        """Connect the newcomer to all. It joins the only group, or is a leaf of the largest."""
+        """Connect a new agent to all others. It joins the only group, or is a leaf of the largest."""
         self.append_edges()
         self.leaf = np.append(self.leaf, len(self) > 1)
         labels, sizes = np.unique(self.labels, return_counts=True)
         self.append_agent(int(labels[sizes.argmax()]) if labels.size else 0)
 
     def restart(self, agent: int) -> None:
-        """Take the agent out of its group, connect it to all, and place it as a newcomer."""
+        """Remove the agent from its group, and connect it to all others as a new agent."""
         self.edges[agent] = self.edges[:, agent] = False
         self.split_group(int(self.labels[agent]))
         connect_to_all(self.edges, agent)
@@ -85,11 +86,11 @@ class GuardedPartition(GraphPartition):
         super().forget(agent)
 
     def split_group(self, label: int) -> None:
-        """Form the groups that the members of one are connected to now."""
+        """Split a group by its remaining edges, and update its leaves."""
         members = np.flatnonzero(self.labels == label)
         order = members[np.argsort(-self.holdings.count[members], kind="stable")]
         groups, leaf = form_groups(self.edges, order, self.holdings.count, self.holdings.theta, self.bridge_share)
-        undecided = order[self.leaf[order] & ~leaf]  # they may still fit a group that is not looked at here
+        undecided = order[self.leaf[order] & ~leaf]  # they may also fit other groups
         self.leaf[order] = leaf
         parts = [np.sort(order[groups == group]) for group in np.unique(groups)]
         if len(parts) > 1:
@@ -98,11 +99,11 @@ class GuardedPartition(GraphPartition):
             self.leaf[agent] = self._find_fitting(agent).size > 1
 
     def _find_fitting(self, agent: int) -> Labels:
-        """The labels of the groups that a leaf has edges to; other leaves do not count."""
+        """Return the labels of the groups that a leaf has edges to, apart from edges to other leaves."""
         return np.unique(self.labels[self.edges[agent] & ~self.leaf])
 
     def _place_leaf(self, agent: int) -> None:
-        """Move a leaf whose edges have changed into a group that it fits; it stays a leaf while it fits several."""
+        """Move a leaf whose edges have changed to a group that it fits. It stays a leaf while it fits several."""
         fits, before = self._find_fitting(agent), int(self.labels[agent])
         self.leaf[agent] = fits.size > 1
         if before in fits:
@@ -113,7 +114,7 @@ class GuardedPartition(GraphPartition):
         self.sum_group(int(self.labels[agent]))
 
     def _find_nearest(self, agent: int, fits: Labels) -> int:
-        """The group, of those that fit, whose heaviest agent has the nearest estimate."""
+        """Return the fitting group whose heaviest agent has the nearest estimate."""
         held, distances = self.holdings, []
         for label in fits:
             members = np.flatnonzero((self.labels == label) & ~self.leaf)
@@ -126,24 +127,25 @@ class GuardedPartition(GraphPartition):
 def form_groups(
     edges: Edges, order: NDArray[np.intp], count: Labels, theta: Matrix, bridge_share: float
 ) -> tuple[Labels, NDArray[np.bool_]]:
-    """The group of each agent of ``order``, the heaviest first, and whether it is a leaf.
+    """Return the group of each agent of ``order``, sorted by falling count, and whether it is a leaf.
 
-    An agent joins the groups that it has an edge to into one. It is a leaf instead where two of them have a heaviest
-    agent of which it has less than ``bridge_share``.
+    An agent connects the groups that it has an edge to. It is a leaf instead if it has less than ``bridge_share`` of
+    the data of the heaviest agent in two of them.
     """
     groups, leaf = np.full(order.size, NO_GROUP), np.zeros(order.size, np.bool_)
     leader = np.empty(order.size, np.int64)  # the heaviest agent of each group
     known = 0
     is_met = np.zeros(order.size, np.bool_)
     for place in range(order.size):
-        agent, firm, nearest, distance = order[place], 0, NO_GROUP, np.inf
+        agent, heavier_groups = order[place], 0
+        nearest, distance = NO_GROUP, np.inf
         is_met[:known] = False
         for earlier in range(place):
             if edges[agent, order[earlier]] and not leaf[earlier]:
                 is_met[groups[earlier]] = True
         for group in range(known):
             if is_met[group]:
-                firm += bridge_share * count[leader[group]] > count[agent]
+                heavier_groups += bridge_share * count[leader[group]] > count[agent]
                 apart = 0.0
                 for k in range(theta.shape[1]):
                     apart += (theta[leader[group], k] - theta[agent, k]) ** 2
@@ -153,7 +155,7 @@ def form_groups(
             leader[known] = agent
             nearest = known
             known += 1
-        elif firm > 1:
+        elif heavier_groups > 1:
             leaf[place] = True
         else:
             nearest = _merge_groups(groups, is_met, place, known)
@@ -163,7 +165,7 @@ def form_groups(
 
 @jit
 def _merge_groups(groups: Labels, is_met: NDArray[np.bool_], place: int, known: int) -> int:
-    """Give all groups that were met the number of the first, whose leader is the heaviest; returns that number."""
+    """Merge the groups that were met into the first, whose leader is the heaviest, and return its number."""
     first = NO_GROUP
     for group in range(known):
         if is_met[group] and first == NO_GROUP:

@@ -1,4 +1,4 @@
-"""Edges that the data refute, and the parts into which a graph falls (Algorithm 3, lines 6 to 13), compiled."""
+"""Refuted edges and connected components of a graph (Algorithm 3, lines 6 to 13), compiled."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,15 +8,14 @@ from fedcascade.numerics.jit import jit, jit_brief, jit_inline
 from fedcascade.numerics.linear import Matrix, Vector
 
 Edges = NDArray[np.bool_]  # a symmetric matrix
-# Two estimates are never further apart than their lengths together; this leaves room for rounding.
-CERTAIN = 1.0 - 1e-9
+ROUNDING_MARGIN = 1.0 - 1e-9  # for the triangle inequality in ``find_far``
 
 
 @jit_inline
 def is_far_apart(theta_u: Vector, width_u: float, theta_v: Vector, width_v: float, alpha: float) -> bool:
-    """Algorithm 3, line 9: ||theta_u - theta_v|| > alpha (F(T_u) + F(T_v)), where F(T_u) is ``width_u``."""
+    """Return whether ||theta_u - theta_v|| > alpha (width_u + width_v) (Algorithm 3, line 9)."""
     bound = alpha * (width_u + width_v)
-    even, odd = 0.0, 0.0  # ||theta_u - theta_v||^2 in two sums side by side: half the time of a single one
+    even, odd = 0.0, 0.0  # two independent sums take half the time of one
     for k in range(0, theta_u.size - 1, 2):
         even += (theta_u[k] - theta_v[k]) ** 2
         odd += (theta_u[k + 1] - theta_v[k + 1]) ** 2
@@ -29,11 +28,11 @@ def is_far_apart(theta_u: Vector, width_u: float, theta_v: Vector, width_v: floa
 def find_far(
     connected: NDArray[np.bool_], theta: Matrix, length: Vector, width: Vector, agent: int, alpha: float
 ) -> NDArray[np.intp]:
-    """Algorithm 3, lines 6 to 12: return the neighbours of ``agent`` whose estimate is too far away.
+    """Return the neighbours of ``agent`` whose estimate is too far away (Algorithm 3, lines 6 to 12).
 
-    Most are ruled out by the lengths of the estimates alone: no two are further apart than their lengths together.
+    The triangle inequality rules out most of them: no distance exceeds the sum of the two lengths.
     """
-    certain, own_length, own_width = CERTAIN * alpha, length[agent], width[agent]
+    certain, own_length, own_width = ROUNDING_MARGIN * alpha, length[agent], width[agent]
     candidates = 0
     for neighbour in range(connected.size):  # without a branch, so that LLVM vectorises the loop
         short = length[neighbour] + own_length < certain * (width[neighbour] + own_width)
@@ -50,7 +49,7 @@ def find_far(
 
 
 def delete_refuted_edges(edges: Edges, holdings: Holdings, agent: int, alpha: float) -> bool:
-    """Algorithm 3, lines 5 to 13, without the partition; return whether an edge was deleted."""
+    """Delete the refuted edges of ``agent``, and return whether there were any."""
     refuted = find_far(edges[agent], holdings.theta, holdings.length, holdings.width, agent, alpha)
     if refuted.size:
         edges[agent, refuted] = edges[refuted, agent] = False
@@ -58,7 +57,7 @@ def delete_refuted_edges(edges: Edges, holdings: Holdings, agent: int, alpha: fl
 
 
 def connect_to_all(edges: Edges, agent: int) -> None:
-    """Give an agent an edge to every other one."""
+    """Connect an agent to all others."""
     edges[agent] = edges[:, agent] = True
     edges[agent, agent] = False
 
@@ -86,10 +85,7 @@ def find_components(edges: Edges, members: NDArray[np.intp]) -> list[NDArray[np.
 
 
 def _find_reachable(edges: Edges, start: int, within: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return the agents that a path inside ``within`` connects to ``start``.
-
-    The search ends when all are reached: in a graph of many edges, after a few steps.
-    """
+    """Return the agents that a path inside ``within`` connects to ``start``."""
     unreached = within.copy()
     unreached[start] = False
     frontier = [start]

@@ -1,1 +1,1 @@
-"""Our grouping: one hierarchical model of all users, whose answers are posteriors of the asker's theta."""
+"""Our grouping: a hierarchical model of all users. An answer is the posterior of the asker's theta."""

@@ -1,4 +1,4 @@
-"""The population's mean m and covariance T, learned from users' data by expectation maximisation, compiled."""
+"""Expectation maximisation for the population's mean m and covariance T, compiled."""
 
 import numpy as np
 
@@ -16,21 +16,23 @@ from fedcascade.numerics.jit import jit, jit_no_refcount
 from fedcascade.numerics.linear import Matrix, Vector
 
 ITERATIONS = 10
-ISOTROPIC_USERS = 2  # beside the dimension: users' worth of belief that T is a multiple of I
-FARTHEST = 2.0  # squared deviations per dimension, beyond which a user has less weight in m and T
+ISOTROPIC_USERS = 2  # strength of the prior that T is a multiple of I: d + 2 users
+MAX_SQUARED_DISTANCE = 2.0  # per dimension; users farther from m have less weight in m and T
 
 
 @jit
 def fit_population(users: Users, chosen: Indices, base: Gaussian, work: Workspace) -> tuple[Gaussian, Matrix]:
-    """Return N(m, T) after some iterations from ``base``, by the data of the chosen users, and the covariance of m.
+    """Fit N(m, T) to the chosen users, starting from ``base``, and return it with the covariance of m.
 
-    The prior of m is N(0, I / d). Its posterior precision is d I plus the sum over users of (T + v S^-1)^-1, which is
-    T^-1 - T^-1 C T^-1 for a posterior covariance of C.
+    The prior of m is N(0, I / d). Its posterior precision is d I plus the sum over users of (T + v S^-1)^-1. For a
+    user with posterior covariance C, that term is T^-1 - T^-1 C T^-1.
     """
     d = base.mean.size
-    isotropic, uncertainty, precision = d + ISOTROPIC_USERS, np.zeros((d, d)), np.zeros((d, d))
+    isotropic = d + ISOTROPIC_USERS
+    uncertainty, precision = np.zeros((d, d)), np.zeros((d, d))
     for _ in range(ITERATIONS):
-        spread, gradient, left, weight = np.zeros((d, d)), np.zeros(d), np.zeros((d, d)), 0.0
+        spread, left = np.zeros((d, d)), np.zeros((d, d))
+        gradient, weight = np.zeros(d), 0.0
         for user in chosen:
             weight += add_posterior(users, user, base, work, spread, left, gradient)
         information, mean, trace = base.information, base.mean.copy(), 0.0
@@ -86,10 +88,10 @@ def add_posterior(
 ) -> float:
     """Add a user's posterior under the population, and return its weight.
 
-    ``left`` sums covariances, ``gradient`` deviations from the mean, and ``spread`` their squares. A user that is
-    further from the mean than ``FARTHEST`` squared deviations per dimension gets less weight.
+    ``left`` sums covariances, ``gradient`` deviations from the mean, and ``spread`` their squares.
     """
-    d, distance, away = gradient.size, 0.0, work.residual
+    d, distance = gradient.size, 0.0
+    away = work.residual
     gram, moment, share = users.gram[user], users.moment[user], users.shares[user]
     measure_evidence(gram, moment, share - 1.0, gram, moment, base, work)
     solve_mean(work)
@@ -99,7 +101,7 @@ def add_posterior(
     for i in range(d):
         for j in range(d):
             distance += away[i] * base.information[i, j] * away[j]
-    weight = min(1.0, FARTHEST * d / max(distance, 1e-9))
+    weight = min(1.0, MAX_SQUARED_DISTANCE * d / max(distance, 1e-9))
     for i in range(d):
         gradient[i] += weight * away[i]
         for j in range(d):

@@ -17,7 +17,7 @@ Cube = NDArray[np.float64]  # one matrix per group
 
 
 class Gaussian(NamedTuple):
-    """The population N(m, T), with what evidence under it needs."""
+    """The population N(m, T), with precomputed terms of the evidence."""
 
     mean: Vector
     covariance: Matrix
@@ -49,24 +49,26 @@ def make_workspace(d: int) -> Workspace:
     )
 
 
-@jit
-def invert_into(matrix: Matrix, inverse: Matrix, upper: Matrix, root: Matrix) -> float:
-    """Fill ``inverse`` with that of a symmetric positive definite matrix; return its ln det."""
-    d = matrix.shape[0]
-    for i in range(d):
-        for j in range(d):
-            upper[i, j] = matrix[i, j]
-            inverse[i, j] = 0.0
-    linear.factorise(upper)
+@jit_no_refcount
+def invert_factor_into(upper: Matrix, root: Matrix, inverse: Matrix) -> None:
+    """Fill ``inverse`` with the inverse of the matrix whose upper factor is given."""
     linear.invert_root_into(upper, root)
-    for k in range(d):
+    inverse[:] = 0.0
+    for k in range(upper.shape[0]):
         for i in range(k + 1):
             factor = root[k, i]
             for j in range(k + 1):
                 inverse[i, j] += factor * root[k, j]
-    for i in range(d):
-        for j in range(i):
-            inverse[i, j] = inverse[j, i]
+
+
+@jit
+def invert_into(matrix: Matrix, inverse: Matrix, upper: Matrix, root: Matrix) -> float:
+    """Fill ``inverse`` with the inverse of a positive definite matrix, and return the matrix's ln det."""
+    for i in range(matrix.shape[0]):
+        for j in range(matrix.shape[0]):
+            upper[i, j] = matrix[i, j]
+    linear.factorise(upper)
+    invert_factor_into(upper, root, inverse)
     return linear.compute_log_det(upper)
 
 
@@ -74,7 +76,8 @@ def invert_into(matrix: Matrix, inverse: Matrix, upper: Matrix, root: Matrix) ->
 def make_gaussian(mean: Vector, covariance: Matrix, variance: float) -> Gaussian:
     """Build N(mean, covariance) for clicks of that variance."""
     d = mean.size
-    information, precision, pull, square = np.zeros((d, d)), np.zeros((d, d)), np.zeros(d), 0.0
+    information, precision = np.zeros((d, d)), np.zeros((d, d))
+    pull, square = np.zeros(d), 0.0
     log_det = invert_into(covariance, information, np.zeros((d, d)), np.zeros((d, d)))
     for i in range(d):
         for j in range(d):
@@ -90,11 +93,12 @@ def make_gaussian(mean: Vector, covariance: Matrix, variance: float) -> Gaussian
 def measure_evidence(
     gram: Matrix, moment: Vector, share: float, more_gram: Matrix, more_moment: Vector, base: Gaussian, work: Workspace
 ) -> float:
-    """Return the log marginal likelihood of ``share`` times some data plus other data, all of one theta ~ N(m, T).
+    """Return the log marginal likelihood of ``share`` times some data plus other data, under one theta ~ N(m, T).
 
-    Leaves the upper factor of the posterior precision U, and U^-T times its information vector, in ``work``.
+    Leaves the upper factor U of the posterior precision, and U^-T times its information vector, in ``work``.
     """
-    upper, solution, d, fit = work.upper, work.solution, moment.size, 0.0
+    upper, solution = work.upper, work.solution
+    d, fit = moment.size, 0.0
     for i in range(d):
         for j in range(i, d):
             upper[i, j] = share * gram[i, j] + more_gram[i, j] + base.precision[i, j]
@@ -122,17 +126,8 @@ def solve_mean(work: Workspace) -> None:
 
 @jit_no_refcount
 def invert_factor(work: Workspace) -> None:
-    """Fill ``work.inverse`` with the inverse of the matrix whose factor ``measure_evidence`` left."""
-    d, inverse, root = work.theta.size, work.inverse, work.root
-    linear.invert_root_into(work.upper, root)
-    for i in range(d):
-        for j in range(d):
-            inverse[i, j] = 0.0
-    for k in range(d):
-        for i in range(k + 1):
-            factor = root[k, i]
-            for j in range(k + 1):
-                inverse[i, j] += factor * root[k, j]
+    """Fill ``work.inverse`` with the inverse of the posterior precision of the last ``measure_evidence``."""
+    invert_factor_into(work.upper, work.root, work.inverse)
 
 
 @jit_no_refcount
@@ -145,12 +140,8 @@ def add_component(weight: float, centre: Vector, theta: Vector, covariance: Matr
 
 
 @jit
-def state_as_statistics(mean: Vector, covariance: Matrix, variance: float, lambda_: float) -> tuple[Matrix, Vector]:
-    """Return the gram and moment from which a ridge with ``lambda_`` gets N(mean, covariance).
-
-    The gram plus ``lambda_`` I is positive definite. The gram alone need not be: a direction may be wider than in a
-    ridge without data.
-    """
+def to_statistics(mean: Vector, covariance: Matrix, variance: float, lambda_: float) -> tuple[Matrix, Vector]:
+    """Return gram and moment for which a ridge has the posterior N(mean, covariance); the gram may be indefinite."""
     d = mean.size
     gram, moment = np.zeros((d, d)), np.zeros(d)
     invert_into(covariance, gram, np.zeros((d, d)), np.zeros((d, d)))

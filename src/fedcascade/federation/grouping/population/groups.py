@@ -1,7 +1,7 @@
-"""Groups of users who share theta: soft sums of their data, and how a user's data are weighed under them, compiled.
+"""Groups of users with similar theta: soft sums of their data, and responsibilities of groups for a user, compiled.
 
-A user belongs to group k with responsibility r_k, and to no group with what is left of 1. A group holds the sums of its
-members' data, weighted by responsibility. Users of a group may still differ: theta ~ N(mu_k, spread_k T).
+A user belongs to group k with responsibility r_k, and to no group with probability 1 - sum r_k. A group holds the sums
+of its members' data, weighted by responsibility. Members of a group may differ: theta ~ N(mu_k, spread_k T).
 """
 
 from typing import NamedTuple
@@ -23,11 +23,12 @@ from fedcascade.numerics.jit import jit, jit_no_refcount
 from fedcascade.numerics.linear import Matrix, Vector
 
 Indices = NDArray[np.int64]
-LEAST_RESPONSIBILITY = 0.02  # smaller ones count as none
-LEAST_SIZE = 0.3  # of members, below which a group is not considered
-NEVER = -1e300  # log weight of a group that is not considered
-NEAREST = 8  # users that a new group may start with, beside the one that opens it
-PRIOR_SPREADS = 4.0  # how firmly a new group is taken to be as wide as the population, against evidence
+MIN_RESPONSIBILITY = 0.02  # smaller responsibilities are set to 0
+MIN_SIZE = 0.3  # members; smaller groups are skipped
+LOG_ZERO = -1e300  # log weight of a group that is skipped
+MAX_FOUNDERS = 8  # users that a new group may start with, besides the one that opens it
+OPENING_LOG_ODDS = 2.0  # extra log-odds for opening a group
+PRIOR_SPREADS = 4.0  # strength of the prior that a group is as wide as the population
 
 
 class Groups(NamedTuple):
@@ -38,17 +39,15 @@ class Groups(NamedTuple):
     size: Vector  # sum of responsibilities
     members: Vector  # number of users with a responsibility above 0
     evidence: Vector  # log marginal likelihood of the sums
-    misfit: Vector  # of members to the group's mean, in excess of noise
-    weight: Vector  # of the misfit: misfit / weight estimates the spread
+    misfit: Vector  # squared distance of members from the group's mean, less that of noise
+    weight: Vector  # misfit / weight estimates the spread
 
 
 @jit
 def make_groups(slots: int, d: int) -> Groups:
     """Allocate free slots."""
-    return Groups(
-        np.zeros((slots, d, d)), np.zeros((slots, d)), np.zeros(slots), np.zeros(slots), np.zeros(slots),
-        np.zeros(slots), np.zeros(slots),
-    )  # fmt: skip
+    zeros = np.zeros((5, slots))
+    return Groups(np.zeros((slots, d, d)), np.zeros((slots, d)), zeros[0], zeros[1], zeros[2], zeros[3], zeros[4])
 
 
 @jit_no_refcount
@@ -87,24 +86,8 @@ def add_upload(
 
 
 @jit_no_refcount
-def remove_user(
-    groups: Groups, gram: Matrix, moment: Vector, share: float, row: Vector, base: Gaussian, work: Workspace
-) -> None:
-    """Take a user's data out of all groups; a group without members is freed."""
-    for slot in range(row.size):
-        if row[slot] > 0.0:
-            groups.size[slot] -= row[slot]
-            groups.members[slot] -= 1.0
-            if groups.members[slot] < 0.5:
-                free_slot(groups, slot)
-            else:
-                add_data(groups, slot, gram, moment, -share * row[slot])
-                measure_group(groups, slot, base, work)
-
-
-@jit_no_refcount
 def free_slot(groups: Groups, slot: int) -> None:
-    """Leave nothing in a slot."""
+    """Clear a slot."""
     groups.gram[slot] = 0.0
     groups.moment[slot] = 0.0
     for array in (groups.size, groups.members, groups.evidence, groups.misfit, groups.weight):
@@ -112,40 +95,19 @@ def free_slot(groups: Groups, slot: int) -> None:
 
 
 @jit_no_refcount
-def place_user(
-    groups: Groups,
-    gram: Matrix,
-    moment: Vector,
-    share: float,
-    row: Vector,
-    weights: Vector,
-    base: Gaussian,
-    work: Workspace,
-) -> None:
-    """Add a user, which is in no group, to groups by ``weights``; ``row`` becomes its responsibilities."""
-    for slot in range(row.size):
-        row[slot] = weights[slot] if weights[slot] > LEAST_RESPONSIBILITY else 0.0
-        if row[slot] > 0.0:
-            groups.size[slot] += row[slot]
-            groups.members[slot] += 1.0
-            add_data(groups, slot, gram, moment, share * row[slot])
-            measure_group(groups, slot, base, work)
-
-
-@jit_no_refcount
 def weigh_groups(
     groups: Groups, gram: Matrix, moment: Vector, unassigned: float, base: Gaussian, work: Workspace, weights: Vector
 ) -> float:
-    """Fill ``weights`` with log weights of all groups, and last of none, for a user that is in no group.
+    """Fill ``weights`` with the log weight of each group for a user outside all groups; return the largest.
 
-    ``unassigned`` is how many users belong to no group. Return the largest.
+    The last weight is that of no group, to which ``unassigned`` users belong.
     """
     none = weights.size - 1
     weights[none] = log(max(1.0, unassigned)) + measure_evidence(gram, moment, 0.0, gram, moment, base, work)
     largest = weights[none]
     for slot in range(none):
-        weights[slot] = NEVER
-        if groups.size[slot] > LEAST_SIZE:
+        weights[slot] = LOG_ZERO
+        if groups.size[slot] > MIN_SIZE:
             joint = measure_evidence(gram, moment, 1.0, groups.gram[slot], groups.moment[slot], base, work)
             weights[slot] = log(groups.size[slot]) + joint - groups.evidence[slot]
             largest = max(largest, weights[slot])
@@ -167,14 +129,15 @@ def normalise(weights: Vector, largest: float) -> None:
 def learn_spread(
     groups: Groups, slot: int, gram: Matrix, moment: Vector, responsibility: float, base: Gaussian, work: Workspace
 ) -> None:
-    """Learn from a user, which is not in the group's sums, how far members are from the group's mean.
+    """Update the spread of a group with a user outside its sums.
 
     With e = b - S mu, and theta - mu ~ N(0, spread T): E e'Te = spread tr(TSTS) + v tr(TS).
     """
     d = moment.size
     measure_evidence(gram, moment, 0.0, groups.gram[slot], groups.moment[slot], base, work)
     solve_mean(work)
-    residual, product, noise, information, square = work.residual, work.product, 0.0, 0.0, 0.0
+    residual, product = work.residual, work.product
+    noise = information = square = 0.0
     for i in range(d):
         residual[i] = moment[i]
         for j in range(d):
@@ -204,11 +167,11 @@ def compute_spread(groups: Groups, slot: int, variance: float) -> float:
 
 @jit
 def match_moments(
-    groups: Groups, weights: Vector, outside: Matrix, least: int, base: Gaussian, work: Workspace
+    groups: Groups, weights: Vector, outside: Matrix, min_members: int, base: Gaussian, work: Workspace
 ) -> tuple[Vector, Matrix]:
     """Return mean and covariance of the mixture of groups and population with these weights.
 
-    ``outside`` is the covariance of a user in no group. Groups with fewer than ``least`` members are left out.
+    ``outside`` is the covariance of a user in no group. Groups with fewer than ``min_members`` are left out.
     """
     d, none = base.mean.size, weights.size - 1
     means, centre, matched = np.zeros((none, d)), np.zeros(d), np.zeros((d, d))
@@ -216,7 +179,7 @@ def match_moments(
     for i in range(d):
         centre[i] = total * base.mean[i]
     for slot in range(none):
-        if weights[slot] > 1e-3 and groups.members[slot] >= least:
+        if weights[slot] > 1e-3 and groups.members[slot] >= min_members:
             measure_group(groups, slot, base, work)
             solve_mean(work)
             total += weights[slot]
@@ -227,7 +190,7 @@ def match_moments(
         centre[i] /= total
     add_component(max(weights[none], 1e-6) / total, centre, base.mean, outside, matched)
     for slot in range(none):
-        if weights[slot] > 1e-3 and groups.members[slot] >= least:
+        if weights[slot] > 1e-3 and groups.members[slot] >= min_members:
             measure_group(groups, slot, base, work)
             invert_factor(work)
             spread = compute_spread(groups, slot, base.variance)
@@ -240,7 +203,7 @@ def match_moments(
 
 @jit
 def measure_merge(groups: Groups, slot: int, base: Gaussian, work: Workspace) -> tuple[float, int]:
-    """Return the gain in evidence of the best merge of a group with another one, and which that is; -1 if none."""
+    """Return the largest gain in evidence from merging a group with another, and that other slot, or -1."""
     best, partner = 0.0, -1
     gram, moment = groups.gram[slot], groups.moment[slot]
     for other in range(groups.size.size):
@@ -253,58 +216,69 @@ def measure_merge(groups: Groups, slot: int, base: Gaussian, work: Workspace) ->
 
 
 class VisitRule(NamedTuple):
-    """What a visit goes by."""
+    """Parameters of a visit."""
 
-    speakers: int
+    active: int  # number of agents that have uploaded
     limit: float  # most observations of one user that count
-    least: int  # fewest members of a group that an answer uses
-    hurdle: float  # extra log-odds for opening a group
-    outside: Matrix  # covariance of a user in no group, given that m and T are not well known
+    min_members: int  # smaller groups do not enter answers
+    outside: Matrix  # covariance of a user in no group
 
 
 class Users(NamedTuple):
-    """All agents at the server, as arrays: their data, and where they belong."""
+    """Data and responsibilities of all agents, as arrays over agents."""
 
     gram: Cube
     moment: Matrix
     counts: Indices
-    rows: Matrix  # responsibilities
-    shares: Vector  # how much of an agent's data counts
+    responsibilities: Matrix
+    shares: Vector  # fraction of an agent's data that counts
     labels: Indices
 
 
 @jit_no_refcount
 def label_user(users: Users, user: int) -> None:
-    """Set the label of a user: its group if that has half of it, else a label of its own."""
-    slots = users.rows.shape[1]
+    """Label a user with the group that has at least half of it, else with a label of its own."""
+    slots = users.responsibilities.shape[1]
     users.labels[user] = slots + user
     for slot in range(slots):
-        if users.rows[user, slot] >= 0.5:
+        if users.responsibilities[user, slot] >= 0.5:
             users.labels[user] = slot
 
 
 @jit_no_refcount
-def _take_out(groups: Groups, users: Users, user: int, base: Gaussian, work: Workspace) -> None:
-    gram, moment = users.gram[user], users.moment[user]
-    remove_user(groups, gram, moment, users.shares[user], users.rows[user], base, work)
-    users.rows[user] = 0.0
+def remove_user(groups: Groups, users: Users, user: int, base: Gaussian, work: Workspace) -> None:
+    """Subtract a user's data from all groups, and free groups without members. ``users`` stays as it is."""
+    row = users.responsibilities[user]
+    for slot in range(row.size):
+        if row[slot] > 0.0:
+            groups.size[slot] -= row[slot]
+            groups.members[slot] -= 1.0
+            if groups.members[slot] < 0.5:
+                free_slot(groups, slot)
+            else:
+                add_data(groups, slot, users.gram[user], users.moment[user], -users.shares[user] * row[slot])
+                measure_group(groups, slot, base, work)
 
 
 @jit_no_refcount
-def _put_in(groups: Groups, users: Users, user: int, weights: Vector, base: Gaussian, work: Workspace) -> None:
-    gram, moment = users.gram[user], users.moment[user]
-    place_user(groups, gram, moment, users.shares[user], users.rows[user], weights, base, work)
+def detach_user(groups: Groups, users: Users, user: int, base: Gaussian, work: Workspace) -> None:
+    """Remove a user from all groups."""
+    remove_user(groups, users, user, base, work)
+    users.responsibilities[user] = 0.0
+
+
+@jit_no_refcount
+def assign_user(groups: Groups, users: Users, user: int, weights: Vector, base: Gaussian, work: Workspace) -> None:
+    """Add a detached user to groups by ``weights``."""
+    row = users.responsibilities[user]
+    for slot in range(row.size):
+        row[slot] = weights[slot] if weights[slot] > MIN_RESPONSIBILITY else 0.0
+        if row[slot] > 0.0:
+            groups.size[slot] += row[slot]
+            groups.members[slot] += 1.0
+            add_data(groups, slot, users.gram[user], users.moment[user], users.shares[user] * row[slot])
+            measure_group(groups, slot, base, work)
     label_user(users, user)
-
-
-@jit_no_refcount
-def find_best(weights: Vector) -> int:
-    """Return the slot with the largest weight."""
-    best = 0
-    for slot in range(weights.size - 1):
-        if weights[slot] > weights[best]:
-            best = slot
-    return best
 
 
 @jit
@@ -317,38 +291,38 @@ def visit_users(
     base: Gaussian,
     work: Workspace,
 ) -> tuple[Vector, Matrix]:
-    """Take each visited user out of its groups, learn from it, and put it back by its responsibilities.
+    """Detach each visited user, learn from it, and assign it by its new responsibilities.
 
-    The last user opens a group with some of the ``candidates`` if the data support it. Return mean and covariance of
-    its theta, before its own data.
+    The last user opens a group with some of the ``candidates`` if the evidence supports it. Return the prior mean and
+    covariance of its theta, from other users' data.
     """
-    weights = np.empty(users.rows.shape[1] + 1)
+    weights = np.empty(users.responsibilities.shape[1] + 1)
     mean, covariance = base.mean, base.covariance
     for place in range(visited.size):
         user = visited[place]
-        _take_out(groups, users, user, base, work)
+        detach_user(groups, users, user, base, work)
         users.shares[user] = min(1.0, rule.limit / users.counts[user])
         gram, moment = users.gram[user], users.moment[user]
         if users.shares[user] < 1.0:
             gram, moment = users.shares[user] * gram, users.shares[user] * moment
-        unassigned = rule.speakers - groups.size.sum()
+        unassigned = rule.active - groups.size.sum()
         largest = weigh_groups(groups, users.gram[user], users.moment[user], unassigned, base, work, weights)
         normalise(weights, largest)
         if place == visited.size - 1:
-            mean, covariance = match_moments(groups, weights, rule.outside, rule.least, base, work)
+            mean, covariance = match_moments(groups, weights, rule.outside, rule.min_members, base, work)
             slot = _find_free(groups)
             if slot >= 0 and weights[weights.size - 1] > 0.5:
                 gain, members = _grow_group(users, user, candidates, unassigned, base, work)
-                if gain > rule.hurdle:
+                if gain > OPENING_LOG_ODDS:
                     weights[:] = 0.0
                     weights[slot] = 1.0
                     for other in members:
-                        _take_out(groups, users, other, base, work)
-                        _put_in(groups, users, other, weights, base, work)
-        best = find_best(weights)
+                        detach_user(groups, users, other, base, work)
+                        assign_user(groups, users, other, weights, base, work)
+        best = int(weights[:-1].argmax())
         if weights[best] > 0.3:
             learn_spread(groups, best, gram, moment, weights[best], base, work)
-        _put_in(groups, users, user, weights, base, work)
+        assign_user(groups, users, user, weights, base, work)
     return mean, covariance
 
 
@@ -364,19 +338,20 @@ def _find_free(groups: Groups) -> int:
 def _grow_group(
     users: Users, user: int, candidates: Indices, unassigned: float, base: Gaussian, work: Workspace
 ) -> tuple[float, Indices]:
-    """Return the users without a group that best form one with ``user``, and the log-odds of that group.
+    """Choose users without a group to form one with ``user``; return the log-odds of that group, and the users.
 
-    The candidates closest to ``user`` are added greedily. Each addition counts its gain in evidence and the prior
-    log-odds of the group against none.
+    Candidates are added greedily, the closest first. The log-odds sum each addition's gain in evidence and its prior
+    log-odds.
     """
-    near, alone = np.full(NEAREST, -1), np.zeros(NEAREST)
+    near, alone = np.full(MAX_FOUNDERS, -1), np.zeros(MAX_FOUNDERS)
     gram, moment = users.gram[user].copy(), users.moment[user].copy()
     together = measure_evidence(gram, moment, 0.0, gram, moment, base, work)
     _find_nearest(users, user, candidates, base, work, near, alone)
-    members, gain, best, count = np.full(NEAREST, -1), 0.0, NEVER, 0
-    for size in range(1, NEAREST + 1):
-        place, joint = -1, NEVER
-        for k in range(NEAREST):
+    members, count = np.full(MAX_FOUNDERS, -1), 0
+    gain, best = 0.0, LOG_ZERO
+    for size in range(1, MAX_FOUNDERS + 1):
+        place, joint = -1, LOG_ZERO
+        for k in range(MAX_FOUNDERS):
             if near[k] >= 0:
                 evidence = measure_evidence(gram, moment, 1.0, users.gram[near[k]], users.moment[near[k]], base, work)
                 if evidence - alone[k] > joint:
@@ -398,13 +373,10 @@ def _grow_group(
 def _find_nearest(
     users: Users, user: int, candidates: Indices, base: Gaussian, work: Workspace, near: Indices, alone: Vector
 ) -> None:
-    """Fill ``near`` with the candidates without a group whose data fit best with the user's, -1 where there are none.
-
-    ``alone`` gets their own evidence.
-    """
-    gain = np.full(near.size, NEVER)
+    """Fill ``near`` with the ungrouped candidates that fit the user best, and ``alone`` with their own evidence."""
+    gain = np.full(near.size, LOG_ZERO)
     for other in candidates:
-        if other == user or users.rows[other].sum() >= 0.1:
+        if other == user or users.responsibilities[other].sum() >= 0.1:
             continue
         gram, moment = users.gram[other], users.moment[other]
         own = measure_evidence(gram, moment, 0.0, gram, moment, base, work)
@@ -422,37 +394,44 @@ def _find_nearest(
 def copy_groups(groups: Groups) -> Groups:
     """Return a copy of all groups."""
     return Groups(
-        groups.gram.copy(), groups.moment.copy(), groups.size.copy(), groups.members.copy(), groups.evidence.copy(),
-        groups.misfit.copy(), groups.weight.copy(),
-    )  # fmt: skip
+        groups.gram.copy(),
+        groups.moment.copy(),
+        groups.size.copy(),
+        groups.members.copy(),
+        groups.evidence.copy(),
+        groups.misfit.copy(),
+        groups.weight.copy(),
+    )
 
 
 @jit
 def answer_user(
     groups: Groups, users: Users, user: int, rule: VisitRule, base: Gaussian, work: Workspace
 ) -> tuple[Vector, Matrix]:
-    """Return mean and covariance of a user's theta before its own data. Changes nothing, not even by rounding."""
-    weights, gram, moment = np.empty(users.rows.shape[1] + 1), users.gram[user], users.moment[user]
+    """Return the prior mean and covariance of a user's theta, from other users' data, without changing the state."""
+    weights = np.empty(users.responsibilities.shape[1] + 1)
+    gram, moment = users.gram[user], users.moment[user]
+    # Work on a copy: subtracting and adding data again would change the sums by rounding.
     others = copy_groups(groups)
-    remove_user(others, gram, moment, users.shares[user], users.rows[user], base, work)
-    largest = weigh_groups(others, gram, moment, rule.speakers - others.size.sum(), base, work, weights)
+    remove_user(others, users, user, base, work)
+    largest = weigh_groups(others, gram, moment, rule.active - others.size.sum(), base, work, weights)
     normalise(weights, largest)
-    return match_moments(others, weights, rule.outside, rule.least, base, work)
+    return match_moments(others, weights, rule.outside, rule.min_members, base, work)
 
 
 @jit
 def predict_users(
-    groups: Groups, users: Users, chosen: Indices, speakers: int, base: Gaussian, work: Workspace
+    groups: Groups, users: Users, chosen: Indices, active: int, base: Gaussian, work: Workspace
 ) -> Vector:
-    """Return the log-likelihood of each chosen user's data under the model of all other users."""
-    scores, weights = np.empty(chosen.size), np.empty(users.rows.shape[1] + 1)
+    """Return the log-likelihood of each chosen user's data under the model of the other users."""
+    scores, weights = np.empty(chosen.size), np.empty(users.responsibilities.shape[1] + 1)
     for place in range(chosen.size):
         user = chosen[place]
-        gram, moment = users.gram[user], users.moment[user]
         others = copy_groups(groups)
-        remove_user(others, gram, moment, users.shares[user], users.rows[user], base, work)
-        largest = weigh_groups(others, gram, moment, speakers - others.size.sum(), base, work, weights)
-        scores[place] = largest + log(np.exp(weights - largest).sum()) - log(speakers)
+        remove_user(others, users, user, base, work)
+        free = active - others.size.sum()
+        largest = weigh_groups(others, users.gram[user], users.moment[user], free, base, work, weights)
+        scores[place] = largest + log(np.exp(weights - largest).sum()) - log(active)
     return scores
 
 
@@ -460,12 +439,12 @@ def predict_users(
 def try_groups(
     users: Users, labels: Indices, present: Vector, sweeps: int, base: Gaussian, work: Workspace
 ) -> tuple[float, float]:
-    """Put ``users`` into new groups by ``labels``, and refine these for some sweeps.
+    """Assign users to new groups by ``labels``, refine these for some sweeps, and score them.
 
-    Return the gain in log-likelihood over ``present``, the model without these groups: the sum over users, each left
-    out of its groups, and the standard deviation of that sum.
+    Return the gain in held-out log-likelihood over ``present``, that of the model without these groups: its sum over
+    users, and the standard deviation of the sum.
     """
-    count = users.rows.shape[1]
+    count = users.responsibilities.shape[1]
     groups, weights = make_groups(count, base.mean.size), np.empty(count + 1)
     total = squares = 0.0
     for sweep in range(sweeps + 1):
@@ -474,16 +453,16 @@ def try_groups(
                 weights[:] = 0.0
                 weights[labels[user]] = 1.0
             else:
-                _take_out(groups, users, user, base, work)
+                detach_user(groups, users, user, base, work)
                 weigh_groups(groups, users.gram[user], users.moment[user], 1.0, base, work, weights)
-                weights[count] = NEVER
+                weights[count] = LOG_ZERO
                 largest = weights.max()
                 if sweep == sweeps:
                     gain = largest + log(np.exp(weights - largest).sum()) - log(labels.size) - present[user]
                     total += gain
                     squares += gain * gain
                 normalise(weights, largest)
-            _put_in(groups, users, user, weights, base, work)
+            assign_user(groups, users, user, weights, base, work)
     return total, np.sqrt(squares)
 
 
@@ -491,10 +470,10 @@ def try_groups(
 def move_users(
     groups: Groups, users: Users, chosen: Indices, slots: Indices, rows: Matrix, base: Gaussian, work: Workspace
 ) -> None:
-    """Move chosen users from where they are into the groups at ``slots``, with responsibilities ``rows``."""
-    weights = np.zeros(users.rows.shape[1] + 1)
+    """Move chosen users into the groups at ``slots``, with responsibilities ``rows``."""
+    weights = np.zeros(users.responsibilities.shape[1] + 1)
     for place in range(chosen.size):
         for k in range(slots.size):
             weights[slots[k]] = rows[place, k]
-        _take_out(groups, users, chosen[place], base, work)
-        _put_in(groups, users, chosen[place], weights, base, work)
+        detach_user(groups, users, chosen[place], base, work)
+        assign_user(groups, users, chosen[place], weights, base, work)

@@ -8,7 +8,7 @@ from fedcascade.numerics.jit import jit
 from fedcascade.numerics.linear import Matrix, Vector
 
 Indices = NDArray[np.int64]
-ROUNDS = 5  # of k-means
+ITERATIONS = 5  # of k-means
 
 
 @jit
@@ -27,7 +27,9 @@ def estimate_users(gram: Cube, moment: Matrix, users: Indices, base: Gaussian, w
 def cluster_estimates(thetas: Matrix, count: int, draws: Vector) -> Indices:
     """Return the cluster of each estimate: k-means from a k-means++ start."""
     users, d = thetas.shape
-    means, nearest, labels = np.empty((count, d)), np.full(users, np.inf), np.zeros(users, np.int64)
+    means = np.empty((count, d))
+    nearest = np.full(users, np.inf)
+    labels = np.zeros(users, np.int64)
     pick = min(int(draws[0] * users), users - 1)
     for k in range(count):
         total = 0.0
@@ -43,7 +45,7 @@ def cluster_estimates(thetas: Matrix, count: int, draws: Vector) -> Indices:
                     break
                 pick += 1
     sums, sizes = np.empty((count, d)), np.empty(count)
-    for _ in range(ROUNDS):
+    for _ in range(ITERATIONS):
         sums[:], sizes[:] = 0.0, 0.0
         for x in range(users):
             least = np.inf

@@ -102,7 +102,7 @@ class CascadeEnv(gymnasium.Env[Observation, Action]):
 
     ``info`` of a step says what became of the list: ``click`` (the first position that was clicked, or -1), ``clicks``
     (1 for each position that was), ``looked_until`` (the last position that was looked at), ``attraction`` (the chance
-    of a click), ``best`` (that of the best list) and ``regret``, which is 0 for liars, as in a simulation. For the
+    of a click), ``best`` (that of the best list) and ``regret``, which is 0 for poisoning users. For the
     observation that comes with it, it has ``round``, and what our own agents are given: ``ties`` and ``draw``.
 
     Args:
@@ -142,8 +142,8 @@ class CascadeEnv(gymnasium.Env[Observation, Action]):
         require(list_length <= most, f"list length must be <= items ({most}), got {list_length}")
         self.world, self.rounds, self.oracle, self.render_mode = world, rounds, oracle, render_mode
         self._original, self._measure_reward, self._round = world, REWARDS[reward], 0
-        persons = world.history.persons if isinstance(world, Clustered) else ()
-        self._lying = frozenset(user for user, person in enumerate(persons) if person.kind == "liar")
+        roles = world.history.user_roles if isinstance(world, Clustered) else ()
+        self._poisoning = frozenset(user for user, role in enumerate(roles) if role.kind == "poisoning")
         fewest = getattr(world, "fewest_items", most)
         self.action_space: RankedLists = RankedLists(items=most, length=list_length, fewest=fewest)
         self.observation_space = spaces.Dict(
@@ -183,7 +183,7 @@ class CascadeEnv(gymnasium.Env[Observation, Action]):
             "looked_until": examine(items.size, clicks).examined - 1,
             "attraction": attraction,
             "best": best,
-            "regret": 0.0 if self._user in self._lying else best - attraction,
+            "regret": 0.0 if self._user in self._poisoning else best - attraction,
         }
         observation, info = self._observe()
         return observation, self._measure_reward(played), False, t == self.rounds, played | info

@@ -145,7 +145,7 @@ def test_a_life_that_cannot_be_is_refused(make: Any, words: str) -> None:
 
 
 def test_ratings_need_users_to_spare_for_new_tastes() -> None:
-    with pytest.raises(ValueError, match="take fewer users"):
+    with pytest.raises(ValueError, match="use fewer users"):
         Ratings.from_matrix(
             generate_ratings(30, 80, seed=5), users=28, clusters=4, dimension=7, items=20, **LIVES["abrupt"]
         )

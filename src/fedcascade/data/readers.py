@@ -19,6 +19,7 @@ from fedcascade.checks import require
 from fedcascade.data.json_lines import read_json_lines
 from fedcascade.data.tables import (
     HOLDS_NUL,
+    JSON_LINES,
     NOT_TEXT,
     PACKED,
     Columns,
@@ -162,9 +163,7 @@ READERS: dict[str, Callable[[Path, Columns | None], Triplets]] = {
     # ratings.dat of MovieLens 1M is user::item::rating::time, so every second column is empty.
     ".dat": partial(read_headless, separator=":", places=(0, 2, 4)),
     ".data": partial(read_headless, separator="\t", places=(0, 1, 2)),  # u.data of MovieLens 100K
-    ".json": read_json_lines,
-    ".jsonl": read_json_lines,
-    ".ndjson": read_json_lines,
+    **dict.fromkeys(JSON_LINES, read_json_lines),
 }
 
 

@@ -3,6 +3,7 @@
 import csv
 import gzip
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TextIO, cast
@@ -15,6 +16,7 @@ from fedcascade.checks import require
 
 PACKED = (".gz", ".zst")
 TEXTS = (".csv", ".tsv", ".txt")
+JSON_LINES = (".json", ".jsonl", ".ndjson")
 SCHEMA_ROWS = 10_000  # rows of JSON lines from which types are inferred
 SEPARATORS = ",;\t|"
 NOT_TEXT = "is not UTF-8 text: convert the file, for instance by iconv"
@@ -141,15 +143,9 @@ def _scan_text(path: Path) -> pl.LazyFrame:
     return pl.scan_csv(path, separator=find_separator(head), eol_char=find_line_end(head), infer_schema=False)
 
 
-def _scan_json(path: Path) -> pl.LazyFrame:
-    return pl.scan_ndjson(path, infer_schema_length=SCHEMA_ROWS)
-
-
 SCANNERS: dict[str, Callable[[Path], pl.LazyFrame]] = {
     **dict.fromkeys(TEXTS, _scan_text),
-    ".json": _scan_json,
-    ".jsonl": _scan_json,
-    ".ndjson": _scan_json,
+    **dict.fromkeys(JSON_LINES, partial(pl.scan_ndjson, infer_schema_length=SCHEMA_ROWS)),
     ".parquet": pl.scan_parquet,
 }
 

@@ -10,7 +10,7 @@ Each estimator is a ratio of two sums over lists. Intervals resample users, beca
 """
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,10 +27,20 @@ class Evidence(NamedTuple):
     """The input of estimators for n lists: rewards, importance weights and ratings."""
 
     rewards: Values  # (n, K)
-    weights: Values | None  # (n, K), importance weights of the items down to each position
-    whole: Values | None  # (n,), importance weights of whole lists
+    weights: Any  # (n, K), importance weights of the items down to each position; None without propensities
+    whole: Any  # (n,), importance weights of whole lists; None without propensities
     accepted: NDArray[np.bool_]  # (n,), whether a draw of the policy equals the list
     ratings: RatedLists
+
+    @property
+    def list_rewards(self) -> Values:
+        """Reward of each list."""
+        return np.asarray(self.rewards.sum(axis=1))
+
+    @property
+    def ones(self) -> Values:
+        """1 for each list, the denominators of means."""
+        return np.ones(len(self.rewards))
 
 
 def gather_evidence(log: ClickLog, ratings: RatedLists, draws: Values, *, reward: str = "any") -> Evidence:
@@ -49,46 +59,11 @@ def gather_evidence(log: ClickLog, ratings: RatedLists, draws: Values, *, reward
     return Evidence(rewards, weights, whole, draws < shown, ratings)
 
 
-def sum_logged(evidence: Evidence) -> tuple[Values, Values]:
-    """Return the rewards of the log itself, and 1 per list."""
-    return evidence.rewards.sum(axis=1), np.ones(len(evidence.rewards))
-
-
-def sum_replay(evidence: Evidence) -> tuple[Values, Values]:
-    """Return the rewards of accepted lists, and 1 per accepted list."""
-    accepted = evidence.accepted.astype(np.float64)
-    return accepted * evidence.rewards.sum(axis=1), accepted
-
-
-def sum_direct(evidence: Evidence) -> tuple[Values, Values]:
-    """Return the rewards under the model, and 1 per list."""
-    return evidence.ratings.direct, np.ones(len(evidence.rewards))
-
-
-def sum_ips(evidence: Evidence) -> tuple[Values, Values]:
-    """Return weighted rewards of whole lists, and 1 per list."""
-    assert evidence.whole is not None
-    return evidence.whole * evidence.rewards.sum(axis=1), np.ones(len(evidence.rewards))
-
-
-def sum_snips(evidence: Evidence) -> tuple[Values, Values]:
-    """Return weighted rewards of whole lists, and their weights."""
-    assert evidence.whole is not None
-    return evidence.whole * evidence.rewards.sum(axis=1), evidence.whole
-
-
-def sum_rips(evidence: Evidence) -> tuple[Values, Values]:
-    """Return rewards of positions, weighted by the items down to them, and 1 per list."""
-    assert evidence.weights is not None
-    return (evidence.weights * evidence.rewards).sum(axis=1), np.ones(len(evidence.rewards))
-
-
 def sum_cascade_dr(evidence: Evidence) -> tuple[Values, Values]:
     """Return the sum over positions of w_k (r_k - Q_k) + w_(k-1) E[Q_k], and 1 per list."""
-    assert evidence.weights is not None
     above = np.concatenate([np.ones((len(evidence.weights), 1)), evidence.weights[:, :-1]], axis=1)
     unexplained = evidence.weights * (evidence.rewards - evidence.ratings.baseline)
-    return (unexplained + above * evidence.ratings.expected).sum(axis=1), np.ones(len(evidence.rewards))
+    return (unexplained + above * evidence.ratings.expected).sum(axis=1), evidence.ones
 
 
 class Estimator(NamedTuple):
@@ -100,13 +75,13 @@ class Estimator(NamedTuple):
     is_model: bool = False  # of the first click only
 
 
-AVERAGE = "average"  # of the logged lists, which is no estimator of a policy
+LOGGED_MEAN = Estimator(lambda seen: (seen.list_rewards, seen.ones))
 ESTIMATORS: Mapping[str, Estimator] = {
-    "replay": Estimator(sum_replay),
-    "dm": Estimator(sum_direct, is_model=True),
-    "ips": Estimator(sum_ips, needs_propensity=True),
-    "snips": Estimator(sum_snips, needs_propensity=True),
-    "rips": Estimator(sum_rips, needs_propensities=True),
+    "replay": Estimator(lambda seen: (seen.accepted * seen.list_rewards, seen.accepted.astype(np.float64))),
+    "dm": Estimator(lambda seen: (seen.ratings.direct, seen.ones), is_model=True),
+    "ips": Estimator(lambda seen: (seen.whole * seen.list_rewards, seen.ones), needs_propensity=True),
+    "snips": Estimator(lambda seen: (seen.whole * seen.list_rewards, seen.whole), needs_propensity=True),
+    "rips": Estimator(lambda seen: ((seen.weights * seen.rewards).sum(axis=1), seen.ones), needs_propensities=True),
     "cascade-dr": Estimator(sum_cascade_dr, needs_propensities=True),
 }
 

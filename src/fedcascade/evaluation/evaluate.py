@@ -11,13 +11,12 @@ from fedcascade.checks import SHARE, Range, one_of, require, require_known, whol
 from fedcascade.constants import Checked, constant
 from fedcascade.data.logs.reader import Log
 from fedcascade.evaluation.estimators import (
-    AVERAGE,
     ESTIMATORS,
+    LOGGED_MEAN,
     Evidence,
     compute_intervals,
     divide,
     gather_evidence,
-    sum_logged,
 )
 from fedcascade.evaluation.fit import FrozenPolicy, fit_attraction, freeze_policy, sum_first
 from fedcascade.evaluation.rating import rate_log
@@ -28,7 +27,7 @@ from fedcascade.numerics.jit import jit
 from fedcascade.numerics.streams import REPLAY, uniform
 
 Progress = Callable[[int], None]  # called with the number of lists done
-LOGGED = "logged"  # name of the policy of the log
+LOGGED, AVERAGE = "logged", "average"  # the row of the log itself
 HEADER = ("policy", "estimator", "per list", "95% interval", "effective lists", "of")
 UNIFORM = 1e-6  # largest relative difference between propensities of uniformly random lists
 NAMES = Range(
@@ -129,7 +128,7 @@ class Totals:
         more = most - len(self.numerators)
         self.numerators, self.denominators = (np.pad(part, ((0, more), (0, 0))) for part in self.parts)
         for place, name in enumerate(self.estimators):
-            above, below = sum_logged(evidence) if name == AVERAGE else ESTIMATORS[name].sum_up(evidence)
+            above, below = ESTIMATORS.get(name, LOGGED_MEAN).sum_up(evidence)
             self.numerators[:, place] += np.bincount(users, above, most)
             self.denominators[:, place] += np.bincount(users, below, most)
         if evidence.whole is not None:
@@ -164,6 +163,7 @@ def evaluate_frozen(
     progress: Progress | None = None,
 ) -> Evaluation:
     """Evaluate frozen policies on batches of a log, each with the number of its first row."""
+    require(len(policies) > 0, "policies must hold at least one policy")
     reward, seed = options.reward, options.seed
     totals: list[Totals] = []
     logged = Totals([AVERAGE])

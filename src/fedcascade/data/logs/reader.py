@@ -36,9 +36,6 @@ class Names:
     def __iter__(self) -> Iterator[str]:
         return iter(self._numbers)
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._numbers
-
     def find(self, name: str) -> int | None:
         """Return the number of a name, or None."""
         return self._numbers.get(name)
@@ -190,8 +187,8 @@ def open_frame(
     def count_rows() -> int:
         return sum(int(batch.item()) for batch in read_batches(chosen.filter(has_content).select(pl.len()), path, 1))
 
-    columns_found = tuple(roles)
-    return Log(path=path, columns=columns_found, frames=read_frames, items=names, table=items, count_rows=count_rows)
+    found = tuple(roles)
+    return Log(path=path, columns=found, frames=read_frames, items=names, table=items, count_rows=count_rows)
 
 
 def read_history(log: Log, user: str) -> ClickLog:

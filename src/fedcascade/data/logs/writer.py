@@ -66,11 +66,7 @@ class LogWriter:
 
 
 def write_log(
-    path: str | PathLike[str],
-    log: ClickLog,
-    *,
-    users: Sequence[str] | None = None,
-    items: Sequence[str] | None = None,
+    path: str | PathLike[str], log: ClickLog, *, users: Sequence[str] | None = None, items: Sequence[str] | None = None
 ) -> None:
     """Write a log from memory."""
     with LogWriter(path, users=users, items=items) as writer:

@@ -39,7 +39,7 @@ class Evidence(NamedTuple):
 
     @property
     def ones(self) -> Values:
-        """1 for each list, the denominators of means."""
+        """Denominators of means, 1 for each list."""
         return np.ones(len(self.rewards))
 
 

@@ -133,7 +133,7 @@ def test_both_engines_play_the_same_life(name: str, policy: str) -> None:
         (lambda: Poisoning(share=1.0), "poisoning: share must be in"),
         (
             lambda: make_world({"joins": Turnover(share=0.5, until=9), "leaves": Turnover(share=0.5, until=9)}),
-            "add up to 1",
+            "must add up to less than 1, got 1",
         ),
         (lambda: make_world(EVERYTHING, drift=5), "drift cannot be combined with change, poisoning, joins or leaves"),
         (lambda: make_world({"change": Change(at=1, to="elsewhere")}), "unknown destination"),  # type: ignore[arg-type]

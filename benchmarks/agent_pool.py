@@ -1,9 +1,9 @@
 """Many agents in one process against a real server: memory, pairs per second, and a kill -9 in the middle.
 
-A child process opens a pool and lets users come, one after the other. It writes down whom each `feedback` that returned
-was for, in a pipe, which survives it. In the middle of it all, exchanges and enrolments included, it is killed. Another
-pool then opens the same file and sends what waits. In the end, what the server holds of each agent and what still waits
-in that agent's buffer must be what was written down, and at most one round more: it was saved and not yet written down.
+A child process opens a pool and plays users one after the other. It writes the user of each returned `feedback` to a
+pipe. It is killed in the middle, during exchanges and enrolments. Another pool then opens the same file and sends the
+pending uploads. In the end, the rounds that the server holds of each agent plus those in its buffer must equal the
+rounds in the pipe; one more round may have been saved before the kill.
 """
 
 import argparse
@@ -32,13 +32,13 @@ SERVE = ["--dimension", str(DIMENSION), "--port", "0", "--rate", "1e6", "--burst
 
 
 def draw_items(random: np.random.Generator) -> np.ndarray:
-    """What is on offer: rows of length 1, on the grid."""
+    """Draw items: rows of length 1, on the grid."""
     drawn = random.normal(size=(ITEMS, DIMENSION))
     return round_to_grid(drawn / np.linalg.norm(drawn, axis=1, keepdims=True))
 
 
 def play(url: str, store: str, users: int, rounds: int) -> None:
-    """Let every user come `rounds` times; whom a feedback was for goes to stdout, what it cost to stderr."""
+    """Play `rounds` rounds of every user; write the user of each feedback to stdout, measurements to stderr."""
     random, tokens = np.random.default_rng(0), Path(store).with_suffix(".tokens").read_text().split()
     offers = [draw_items(random) for _ in range(50)]
     with AgentPool(url, store=store, tokens=tokens, min_observations=FLOOR) as pool:
@@ -55,29 +55,29 @@ def play(url: str, store: str, users: int, rounds: int) -> None:
             wall, spent, own = time.perf_counter() - began, time.process_time() - spent, time.thread_time() - own
             report(
                 f"turn {turn + 1}: {users / wall:.0f} pairs/s of wall time, {users / own:.0f} per second of a core in "
-                f"recommend and feedback, {users / spent:.0f} with exchanges; {pool.unsent} uploads wait; "
+                f"recommend and feedback, {users / spent:.0f} with exchanges; {pool.unsent} uploads pending; "
                 f"{read_memory():.0f} MB, {threading.active_count()} threads, {count_descriptors()} descriptors"
             )
 
 
 def report(line: str) -> None:
-    """Print a line where numbers do not go."""
+    """Print a line to stderr."""
     print(line, file=sys.stderr, flush=True)
 
 
 def read_memory() -> float:
-    """The memory of this process, in MB."""
+    """Return the memory of this process, in MB."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / 1e6
 
 
 def count_descriptors() -> int:
-    """How many files and sockets this process has open."""
+    """Count the open files and sockets of this process."""
     return len([*Path("/proc/self/fd").iterdir()])
 
 
 def start_server(folder: Path) -> tuple[subprocess.Popen[str], str]:
-    """Start a server; returns it with its address."""
+    """Start a server; return it with its address."""
     command = [sys.executable, "-m", "fedcascade", "serve", "--store", f"sqlite:///{folder / 'server.db'}", *SERVE]
     process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
     for line in process.stderr:
@@ -88,7 +88,7 @@ def start_server(folder: Path) -> tuple[subprocess.Popen[str], str]:
 
 
 def kill_in_the_middle(command: list[str], users: int, kill_after: int) -> Counter[int]:
-    """Run a pool in a child, kill it after so many feedbacks, and count those that had returned, by user."""
+    """Run a pool in a child, kill it after ``kill_after`` feedbacks, and count the returned ones by user."""
     child = subprocess.Popen(command, stdout=subprocess.PIPE)
     body = child.stdout.read(4 * kill_after)
     os.kill(child.pid, signal.SIGKILL)
@@ -99,7 +99,7 @@ def kill_in_the_middle(command: list[str], users: int, kill_after: int) -> Count
 
 
 def count_known(pool: AgentPool, user: int) -> int:
-    """How many rounds of a user the server holds, and how many still wait on this side."""
+    """Count the rounds of a user that the server holds or that are pending."""
     agent = pool.get(str(user))
     held = agent.client.fetch_standing().rounds if agent.id else 0
     state = agent.memory.state
@@ -129,14 +129,14 @@ def main() -> None:
             began = time.perf_counter()
             with AgentPool(url, store=str(folder / "agents.db"), min_observations=FLOOR) as pool:
                 waiting = pool.unsent
-                print(f"opened again in {time.perf_counter() - began:.1f} s, {waiting} uploads wait")
+                print(f"opened again in {time.perf_counter() - began:.1f} s, {waiting} uploads pending")
                 while not pool.flush(60.0):
-                    print(f"{pool.unsent} uploads wait: {pool.trouble}")
+                    print(f"{pool.unsent} uploads pending: {pool.trouble}")
                 print(f"all answered after {time.perf_counter() - began:.1f} s, {read_memory():.0f} MB")
                 extra = Counter(count_known(pool, user) - returned[user] for user in range(options.agents))
             lost = -sum(count * number for count, number in extra.items() if count < 0)
             more = sum(count * number for count, number in extra.items() if count > 0)
-            print(f"{lost} rounds lost, {max(0, more - 1)} doubled, {min(1, more)} saved and not yet written down")
+            print(f"{lost} rounds lost, {max(0, more - 1)} doubled, {min(1, more)} saved before the kill")
             overview = operator.fetch_overview()
             print(f"the server knows {overview.rounds} rounds of {overview.enrolled} agents")
             raise SystemExit(lost or more > 1)

@@ -1,8 +1,8 @@
 """Is this checkout slower than an earlier commit? ``python benchmarks/compare_commits.py REVISION``, all in one run.
 
 The earlier commit is checked out beside this one. Engines: a process of each commit plays slices of a simulation, and
-the two take turns, so that what else the machine does meets both alike. Service: ``benchmarks/service.py`` of each
-commit loads its own server, in turns; agents speak in an order that is not that of their enrolment, as users do. A
+the two take turns, so that other load on the machine affects both. Service: ``benchmarks/service.py`` of each
+commit loads its own server, in turns; agents upload in an order other than that of their enrolment, as users do. A
 ratio is the median, over turns, of this commit's speed by the earlier one's. The exit code is 1 if one is below 0.95.
 """
 
@@ -37,12 +37,12 @@ import sys
 from fedcascade import POLICIES, Synthetic, simulate
 for line in sys.stdin:
     policy, engine, threads, rounds = line.split()
-    world, row = Synthetic(), POLICIES[policy]
-    trace = simulate(world, row, rounds=int(rounds), engine=engine, threads=int(threads), checkpoints=1)
+    environment, chosen = Synthetic(), POLICIES[policy]
+    trace = simulate(environment, chosen, rounds=int(rounds), engine=engine, threads=int(threads), checkpoints=1)
     print(trace.seconds, flush=True)
 """
-# Runs the benchmark of a checkout, which lets agents speak in the order of their enrolment. Their numbers were given in
-# that order once, so that neighbours shared pages of the index. Agents of a real service do not.
+# Shuffles the agents of the benchmark: in the order of their enrolment, neighbours share pages of the index, and agents
+# of a real service do not.
 LOAD = """
 import random, sys
 sys.path.insert(0, sys.argv.pop(1))
@@ -60,7 +60,7 @@ SERVICE_OPTIONS = ["--minutes", "0.1", "--turns", "1", "--delay-ms", "0", "--age
 
 @contextmanager
 def check_out(revision: str) -> Iterator[Path]:
-    """A temporary checkout of a revision."""
+    """Make a temporary checkout of a revision."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "earlier"
         subprocess.run(["git", "worktree", "add", "--detach", "--quiet", path, revision], cwd=ROOT, check=True)
@@ -77,14 +77,14 @@ def make_environment(checkout: Path) -> dict[str, str]:
 
 
 def start_worker(checkout: Path) -> "subprocess.Popen[str]":
-    """A process that plays simulations with the package of a checkout."""
+    """Start a process that plays simulations with the package of a checkout."""
     command = [sys.executable, "-c", WORKER]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, env=make_environment(checkout), stdin=pipe, stdout=pipe, text=True)
 
 
 def play_slice(worker: "subprocess.Popen[str]", case: tuple[str, str, int, int]) -> float:
-    """The seconds that a worker needs for a slice."""
+    """Return the seconds of a worker for a slice."""
     assert worker.stdin is not None
     assert worker.stdout is not None
     print(*case, file=worker.stdin, flush=True)
@@ -92,13 +92,13 @@ def play_slice(worker: "subprocess.Popen[str]", case: tuple[str, str, int, int])
 
 
 def play_pair(workers: list["subprocess.Popen[str]"], case: tuple[str, str, int, int], turn: int) -> list[float]:
-    """The seconds of both workers for a slice; who plays first changes from turn to turn."""
+    """Return the seconds of both workers for a slice; they alternate in going first."""
     seconds = {number: play_slice(workers[number], case) for number in ([0, 1] if turn % 2 else [1, 0])}
     return [seconds[0], seconds[1]]
 
 
 def compare_engines(earlier: Path, turns: int) -> dict[str, float]:
-    """The speed of this checkout by that of the earlier one, for each case."""
+    """Return the speed of this checkout divided by that of the earlier one, for each case."""
     workers = [start_worker(earlier), start_worker(ROOT)]
     try:
         ratios = {}
@@ -115,7 +115,7 @@ def compare_engines(earlier: Path, turns: int) -> dict[str, float]:
 
 
 def load_service(checkout: Path, *, in_order: bool) -> dict[str, Any]:
-    """What ``benchmarks/service.py`` of a checkout measures, in a short form."""
+    """Return the measurements of ``benchmarks/service.py`` of a checkout."""
     folder = checkout / "benchmarks"
     program = [str(folder / "service.py")] if in_order else ["-c", LOAD, str(folder)]
     command = [sys.executable, *program, *SERVICE_OPTIONS]
@@ -143,7 +143,7 @@ def compare_service(earlier: Path, turns: int, *, in_order: bool) -> dict[str, f
 
 
 def print_ratio(name: str, ratio: float) -> None:
-    """One line of the result."""
+    """Print one line of the result."""
     print(f"{name:45} {ratio:5.2f}{'' if ratio >= LOWEST_RATIO else '  below ' + str(LOWEST_RATIO)}", flush=True)
 
 
@@ -154,7 +154,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=21, help="turns of each engine case")
     parser.add_argument("--service-turns", type=int, default=5, help="turns of the service; 0 leaves it out")
     parser.add_argument("--no-engines", action="store_true", help="compare the service alone")
-    parser.add_argument("--in-order", action="store_true", help="let agents speak in the order of their enrolment")
+    parser.add_argument("--in-order", action="store_true", help="let agents upload in the order of their enrolment")
     options = parser.parse_args()
     print("speed of this checkout by that of", options.revision, flush=True)
     with check_out(options.revision) as earlier:

@@ -1,11 +1,11 @@
 """How fast the engines are, beside a plain NumPy loop and other libraries: ``make bench``, all in one run.
 
-The first table plays the paper's shape. Every contestant is warmed up past the busy first rounds, and then all take
-turns in short slices: what else the machine does meets everybody alike. A ratio is the median, over turns, of the
-contestant's speed by that of the NumPy loop in the same turn. The second table shows how time and memory grow; each
-of its lines is a process of its own, with all threads.
+The first table plays the paper's shape. After a warm-up, all contestants take turns in short slices, so that other load
+on the machine affects all of them. A ratio is the median, over turns, of the contestant's speed divided by that of the
+NumPy loop in the same turn. The second table shows the growth of time and memory; each line is a process with all
+threads.
 
-``--quick`` takes fewer and shorter slices. The exit code is 0 whether or not the bars are met; the last lines say.
+``--quick`` takes fewer and shorter slices. The last lines compare with bars; the exit code is always 0.
 """
 
 import argparse
@@ -46,7 +46,7 @@ console = Console() if sys.stdout.isatty() else Console(width=140)
 
 @dataclass(frozen=True)
 class Contestant:
-    """A loop that hands out how many rounds it has played in all, whenever a slice of them is done."""
+    """A loop that yields the total number of played rounds after each slice."""
 
     system: str
     name: str
@@ -56,7 +56,7 @@ class Contestant:
 
 @dataclass(frozen=True)
 class Slice:
-    """What one turn took."""
+    """The rounds and the time of one turn."""
 
     rounds: int
     seconds: float
@@ -69,7 +69,7 @@ class Slice:
 
 
 class PausedSimulation:
-    """A simulation in a thread of its own that stands still between two slices."""
+    """A simulation in its own thread, paused between two slices."""
 
     def __init__(self, play: Callable[[Callable[[int], None]], object], pause: int) -> None:
         self.pause, self.done = pause, 0
@@ -93,7 +93,7 @@ class PausedSimulation:
 
 
 def make_engine(system: str, kind: str, threads: int, warm_up: int, pause: int) -> Contestant:
-    """Make a contestant of an engine of ours; its run is long enough never to end."""
+    """Make a contestant of an engine; its run never ends."""
     policy, environment = get_policy(system).with_known_constants({"beta": peers.BETA}), Synthetic()
     if system == "dislinucb":  # the formula would take the length of this endless run
         policy = policy.with_constants(budget=plain_systems.BUDGET)
@@ -108,7 +108,7 @@ def make_engine(system: str, kind: str, threads: int, warm_up: int, pause: int) 
 
 
 def count_rounds(loop: Iterator[object], pause: int) -> Iterator[int]:
-    """Yield the rounds that are done, of a loop that pauses after every ``pause`` rounds."""
+    """Yield the rounds done by a loop that pauses after every ``pause`` rounds."""
     for turn, _ in enumerate(loop, 1):
         yield turn * pause
 
@@ -135,7 +135,7 @@ def list_contestants(scale: float) -> list[Contestant]:
 
 
 def take_turns(contestants: list[Contestant], turns: int) -> dict[Contestant, list[Slice]]:
-    """Warm all contestants up; then time one slice of each after another, again and again."""
+    """Warm up all contestants; then time slices of all of them in turns."""
     done: dict[Contestant, int] = {}
     for contestant in contestants:
         done[contestant] = next(contestant.loop)
@@ -153,12 +153,12 @@ def take_turns(contestants: list[Contestant], turns: int) -> dict[Contestant, li
 
 
 def compute_ratio(slices: list[Slice], yardstick: list[Slice]) -> float:
-    """Return how many times as fast, turn by turn."""
+    """Return the median ratio of speeds over turns."""
     return median(own.speed / its.speed for own, its in zip(slices, yardstick, strict=True))
 
 
 def show_contest(slices_of: dict[Contestant, list[Slice]]) -> dict[tuple[str, str], float]:
-    """Print the first table; returns the ratios by system and contestant."""
+    """Print the first table; return the ratios by policy and contestant."""
     table = Table(title="40 users in 10 clusters, d 20, 200 fresh items per round, K 4", title_justify="left")
     for column in ("system", "contestant", "rounds", "rounds/s", "middle half of slices", "CPU us/round", "x NumPy"):
         table.add_column(column, justify="left" if column in ("system", "contestant") else "right")
@@ -182,7 +182,7 @@ def show_contest(slices_of: dict[Contestant, list[Slice]]) -> dict[tuple[str, st
 
 
 def measure_growth(system: str, rounds: int, users: int, items: int, dimension: int) -> None:
-    """Measure one line of the second table here: prints seconds, CPU seconds, exchanges and peak memory in MB."""
+    """Measure one line of the second table; print seconds, CPU seconds, exchanges and peak memory in MB."""
     environment = Synthetic(users=users, items=items, dimension=dimension)
     simulate(environment, get_policy(system), rounds=100)  # so that loading compiled code does not count
     cpu = time.process_time()
@@ -191,7 +191,7 @@ def measure_growth(system: str, rounds: int, users: int, items: int, dimension: 
 
 
 def measure_peak_memory() -> float:
-    """Return the most memory that this process ever had, in MB."""
+    """Return the peak memory of this process, in MB."""
     status = Path("/proc/self/status")
     if status.exists():  # getrusage would count the parent, too: Linux keeps its maximum across exec
         [line] = [line for line in status.read_text().splitlines() if line.startswith("VmHWM")]
@@ -200,7 +200,7 @@ def measure_peak_memory() -> float:
 
 
 def show_growth(times: int) -> float:
-    """Print the second table; returns the seconds of the paper's million rounds, the median of so many runs."""
+    """Print the second table; return the median seconds of the paper's million rounds."""
     table = Table(title=f"how time and memory grow, exact engine, {THREADS[-1]} threads", title_justify="left")
     for column in (
         "system",
@@ -234,7 +234,7 @@ def show_growth(times: int) -> float:
 
 
 def show_bars(ratios: dict[tuple[str, str], float], million: float) -> None:
-    """Print the bars, and whether they are met."""
+    """Print the bars and the results."""
     bars = [
         ("fedc3ucb-h, exact, 1 thread, x NumPy", ratios["fedc3ucb-h", "exact, 1 thread"], 25.0),
         ("fedc3ucb-h, exact, 2 threads, x NumPy", ratios.get(("fedc3ucb-h", "exact, 2 threads"), float("nan")), 45.0),

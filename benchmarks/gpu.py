@@ -1,8 +1,8 @@
-"""What the CUDA engine does on this machine's GPU: equal Traces, every output written, seconds, and where they go.
+"""Checks and timings of the CUDA engine on this machine's GPU: equal Traces, complete outputs, seconds by step.
 
 Run it where there is a GPU, with numpy and numba's CUDA target alone: python benchmarks/gpu.py (or parts of it: equal,
-times, small). Seeds are drawn afresh each time, and outputs are poisoned before each run that is compared. Times are
-those of runs whose code is compiled and whose worlds are built. The exit code is 1 if a Trace differs.
+times, small). Seeds are random, and outputs are filled with garbage before each compared run. Times exclude
+compilation and the construction of environments. The exit code is 1 if a Trace differs.
 """
 
 import os
@@ -49,7 +49,7 @@ Case = tuple[str, str, int]  # a setting of the paper, a system, a seed
 
 
 class Shape(NamedTuple):
-    """A world in which Traces are compared, and the length of lists there."""
+    """An environment in which Traces are compared, and the length of lists."""
 
     dimension: int
     items: int | tuple[int, int]
@@ -125,7 +125,7 @@ def generate_triplets() -> Triplets:
 
 @cache
 def build_world(setting: str, seed: int) -> Clustered:
-    """Build a world of the paper's evaluation."""
+    """Build an environment of the paper's evaluation."""
     if setting == "ratings":
         return Ratings(generate_triplets(), preset="paper", seed=seed)
     return Synthetic(clusters=int(setting.removeprefix("J = ")), seed=seed)
@@ -273,9 +273,9 @@ def check_equal(pools: Sequence[ProcessPoolExecutor], seed: int) -> bool:
 
 
 def check_small(seed: int) -> bool:
-    """Compare the engines on a small world within this process, for compute-sanitizer."""
+    """Compare the engines in a small environment within this process, for compute-sanitizer."""
     rows = compare_engines(Shape(5, (13, 40), 4, users=4, rounds=200), seed)
-    print_table("A small world", rows)
+    print_table("A small environment", rows)
     return not any("DIFFERENT" in row for row in rows)
 
 

@@ -1,7 +1,7 @@
-"""What an upload costs the server, by the number of agents that have spoken: ``python benchmarks/grouping_cost.py``.
+"""Cost of an upload on the server, by the number of active agents: ``python benchmarks/grouping_cost.py``.
 
-Processor time on one core, median and p99. Agents are users of ten clusters that have uploaded thirty lists each.
-``--guarded`` measures the policy as a service runs it. Bytes are those that the process has more than before.
+Prints the median and p99 of processor time on one core, and the growth of memory. The users of ten clusters have
+uploaded thirty lists each. ``--guarded`` measures the policy of a service.
 """
 
 import argparse
@@ -19,11 +19,11 @@ from fedcascade.learning.statistics import Statistics
 
 POLICY_NAMES = ("population", "fedlinucb")
 LISTS, LENGTH, CLUSTERS = 30, 4, 10
-WARM = 20  # uploads before the first that is measured
+WARM = 20  # uploads before the measured ones
 
 
 def make_uploads(world: Synthetic, lists: int, seed: int) -> list[Statistics]:
-    """The statistics of some lists of each user of a small world."""
+    """Return the statistics of some lists of each user of a small environment."""
     random = np.random.default_rng(seed)
     uploads = []
     for user in range(world.users):
@@ -37,7 +37,7 @@ def make_uploads(world: Synthetic, lists: int, seed: int) -> list[Statistics]:
 
 
 def make_server(name: str, agents: int, is_guarded: bool, held: list[Statistics]) -> Server:
-    """A server with which everybody has spoken, once each."""
+    """Make a server after one upload of each agent."""
     policy = guard_policy(POLICIES[name]) if is_guarded else POLICIES[name]
     server = Server(policy=policy, agents=agents, dimension=held[0].dimension)
     for agent in range(agents):
@@ -47,7 +47,7 @@ def make_server(name: str, agents: int, is_guarded: bool, held: list[Statistics]
 
 
 def measure_uploads(server: Server, uploads: list[Statistics], repetitions: int) -> NDArray[np.float64]:
-    """Milliseconds of processor time that each of some uploads takes."""
+    """Return the milliseconds of processor time of each upload."""
     random, seconds = np.random.default_rng(2), []
     for number in range(repetitions + WARM):
         agent = int(random.integers(len(server.holdings)))
@@ -59,7 +59,7 @@ def measure_uploads(server: Server, uploads: list[Statistics], repetitions: int)
 
 
 def read_resident_bytes() -> int:
-    """How much memory the process has."""
+    """Return the memory of the process."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096
 

@@ -4,8 +4,7 @@ Usage: python benchmarks/growth.py [--rounds 20000] [--repeats 3]
 
 Draws docs/figures/growth.svg and writes the section between two marks in docs/reference-results.md. Each point is a
 process of its own (benchmarks/engines.py --grow) in the exact engine, by processor time on all threads; the least of
-its repeats counts. It takes about four minutes. Other programs on the machine slow the processor's caches down: let it
-have the machine to itself.
+its repeats counts. It takes about four minutes. Run it on an otherwise idle machine.
 """
 
 import argparse
@@ -27,7 +26,7 @@ Sweep = Mapping[int, float]  # microseconds of processor time per round, by what
 
 
 def measure(system: str, sizes: Mapping[str, int], rounds: int, repeats: int) -> float:
-    """Microseconds of processor time per round."""
+    """Return the microseconds of processor time per round."""
     command = [sys.executable, str(ROOT / "benchmarks" / "engines.py"), "--grow", system, str(rounds)]
     seconds = []
     for _ in range(repeats):
@@ -37,7 +36,7 @@ def measure(system: str, sizes: Mapping[str, int], rounds: int, repeats: int) ->
 
 
 def measure_all(rounds: int, repeats: int) -> dict[str, dict[str, Sweep]]:
-    """Measure every sweep of every system; the paper's shape, which all of them share, once."""
+    """Measure every sweep of every policy; the shared paper's shape once."""
     found: dict[str, dict[str, Sweep]] = {what: {} for what in SWEEPS}
     for system in SYSTEMS:
         base = measure(system, BASE, rounds, repeats)
@@ -52,7 +51,7 @@ def measure_all(rounds: int, repeats: int) -> dict[str, dict[str, Sweep]]:
 
 
 def draw(found: Mapping[str, Mapping[str, Sweep]], path: Path) -> None:
-    """Draw a panel for each thing that grows, both axes logarithmic; the same figures give the same file."""
+    """Draw a panel for each size, with logarithmic axes; equal figures give equal files."""
     plt.rcParams |= {"svg.hashsalt": "growth", "svg.fonttype": "none"}
     figure, axes = plt.subplots(1, len(found), figsize=(11, 3.4), sharey=True, layout="constrained")
     for axis, (what, sweeps) in zip(axes, found.items(), strict=True):
@@ -66,7 +65,7 @@ def draw(found: Mapping[str, Mapping[str, Sweep]], path: Path) -> None:
 
 
 def style(axis: Any, what: str, values: Sequence[int]) -> None:
-    """Give both axes logarithms, with the measured values as ticks."""
+    """Set logarithmic axes, with the measured values as ticks."""
     axis.set_xscale("log")
     axis.set_yscale("log")
     axis.set_xticks(values, [f"{value:,}" for value in values], minor=False)
@@ -76,7 +75,7 @@ def style(axis: Any, what: str, values: Sequence[int]) -> None:
 
 
 def format_section(found: Mapping[str, Mapping[str, Sweep]], rounds: int) -> str:
-    """The section of the page: the figure, and a table of microseconds per round."""
+    """Return the section of the page: the figure, and a table of microseconds per round."""
     lines = [
         "![The processor time of a round against users, items and d, in three panels](figures/growth.svg)",
         "",

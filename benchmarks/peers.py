@@ -1,8 +1,8 @@
-"""The nearest thing that other libraries offer, in the same environment: a linear model per user that scores items.
+"""Comparable models of other libraries, in the same environment: a linear model per user that scores items.
 
 mabwiser and river score optimistically (mean plus spread); Vowpal Wabbit ranks by optimistic regression. None
-of them has cascades or exchanges, so the loop below shows the K best, and teaches what was examined: what
-``fedind`` does. Every loop is endless and pauses after every ``pause`` rounds.
+of them has cascades or exchanges, so the loop shows the K best items and learns from the examined ones, as ``fedind``
+does. Every loop is endless and pauses after every ``pause`` rounds.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ class Learner(Protocol):
         """Return a score per row."""
 
     def learn(self, items: np.ndarray, rewards: np.ndarray) -> None:
-        """Take examined rows and what they earned."""
+        """Learn from examined rows and their rewards."""
 
 
 class Mabwiser:
@@ -38,16 +38,16 @@ class Mabwiser:
         self.bandit.fit([0], [0.0], np.zeros((1, dimension)))
 
     def score(self, items: np.ndarray) -> np.ndarray:
-        """The arm's upper bound in every context."""
+        """Return the arm's upper bound in every context."""
         return np.array([expected[0] for expected in self.bandit.predict_expectations(items)])
 
     def learn(self, items: np.ndarray, rewards: np.ndarray) -> None:
-        """All examined items at once."""
+        """Learn from all examined items at once."""
         self.bandit.partial_fit([0] * len(items), rewards, items)
 
 
 class River:
-    """BayesianLinearRegression, the model inside river's LinUCBDisjoint, asked item by item as that does."""
+    """BayesianLinearRegression, the model inside river's LinUCBDisjoint, called item by item."""
 
     def __init__(self, dimension: int) -> None:  # noqa: ARG002 (river finds it out)
         from river.linear_model import BayesianLinearRegression
@@ -55,12 +55,12 @@ class River:
         self.model = BayesianLinearRegression(alpha=LAMBDA, beta=1.0)
 
     def score(self, items: np.ndarray) -> np.ndarray:
-        """Mean plus spread."""
+        """Return mean plus spread."""
         bounds = (self.model.predict_one(dict(enumerate(row)), with_dist=True) for row in items.tolist())
         return np.array([bound.mu + BETA * bound.sigma for bound in bounds])
 
     def learn(self, items: np.ndarray, rewards: np.ndarray) -> None:
-        """One after another."""
+        """Learn from one item after another."""
         for row, reward in zip(items.tolist(), rewards.tolist(), strict=True):
             self.model.learn_one(dict(enumerate(row)), reward)
 
@@ -74,11 +74,11 @@ class VowpalWabbit:
         self.workspace = Workspace("--cb_explore_adf --regcbopt --noconstant -b 10 --quiet")
 
     def score(self, items: np.ndarray) -> np.ndarray:
-        """The probability with which it would show each item."""
+        """Return the probability of each item."""
         return np.array(self.workspace.predict([_format_row(row) for row in items.tolist()]))
 
     def learn(self, items: np.ndarray, rewards: np.ndarray) -> None:
-        """One labelled action after another; the actions that were not shown are left out, which is faster."""
+        """Learn from one labelled action after another; actions that were not shown are left out, which is faster."""
         for row, reward in zip(items.tolist(), rewards.tolist(), strict=True):
             self.workspace.learn([f"0:{-reward}:1.0 {_format_row(row)}"])
 
@@ -100,7 +100,7 @@ def list_installed() -> list[str]:
 
 
 def run_peer(name: str, environment: Synthetic, pause: int) -> Iterator[int]:
-    """Let every user learn alone, with a learner of that peer; yields the rounds after every ``pause``."""
+    """Let every user learn alone with a learner of that peer; yield the rounds after every ``pause``."""
     learners = [PEERS[name][1](environment.dimension) for _ in range(environment.users)]
     ties = np.random.default_rng(0)
     for t in count(1):

@@ -29,7 +29,7 @@ def compute_width(count: np.ndarray) -> np.ndarray:
 
 
 def find_component(edges: np.ndarray, start: int) -> np.ndarray:
-    """Return the users who are connected to one."""
+    """Return the users that are connected to ``start``."""
     reached = np.zeros(len(edges), bool)
     reached[start] = True
     while True:

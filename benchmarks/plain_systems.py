@@ -1,8 +1,8 @@
-"""A central and a synchronous system with NumPy, in the manner of ``plain_numpy``: more yardsticks of ``make bench``.
+"""A central and a synchronous policy in NumPy, as baselines of ``make bench``.
 
-One learner serves everybody (C3-UCB), or agents learn in every round and synchronise now and then (DisLinUCB). Both
-keep inverses by rank-one updates; DisLinUCB also gets the growth of its log-determinants from those. The loops are
-endless and hand out regret and synchronisations after every ``pause`` rounds.
+One learner serves all users (C3-UCB), or agents learn in every round and synchronise from time to time (DisLinUCB).
+Both update inverses by rank one; DisLinUCB also computes the growth of its log-determinants from these updates. The
+loops are endless and yield regret and synchronisations after every ``pause`` rounds.
 """
 
 import math
@@ -24,7 +24,7 @@ def draw_thetas(rng: np.random.Generator) -> np.ndarray:
 def play_round(
     rng: np.random.Generator, true: np.ndarray, theta: np.ndarray, inverse: np.ndarray
 ) -> tuple[np.ndarray, bool, float]:
-    """Play one round; returns the examined items, whether the last of them was clicked, and the regret."""
+    """Play one round; return the examined items, whether the last was clicked, and the regret."""
     x = lift(rng.standard_normal((ITEMS, D - 1)))
     width = np.sqrt(np.einsum("ij,ij->i", x @ inverse, x))
     score = np.minimum(x @ theta + BETA * width, 1.0)
@@ -37,7 +37,7 @@ def play_round(
 
 
 def update_inverse(inverse: np.ndarray, examined: np.ndarray) -> float:
-    """Update an inverse by ranks of one, in place; returns by how much the log-determinant of its matrix grew."""
+    """Update an inverse by rank one, in place; return the growth of the log-determinant of its matrix."""
     growth = 0.0
     for item in examined:
         v = inverse @ item
@@ -48,7 +48,7 @@ def update_inverse(inverse: np.ndarray, examined: np.ndarray) -> float:
 
 
 def run_c3_ucb(pause: int, seed: int = 0) -> Iterator[tuple[float, int]]:
-    """Run one learner for everybody."""
+    """Run one learner for all users."""
     rng = np.random.default_rng(seed)
     thetas, regret = draw_thetas(rng), 0.0
     inverse, moment, theta = np.eye(D) / LAMBDA, np.zeros(D), np.zeros(D)
@@ -64,10 +64,10 @@ def run_c3_ucb(pause: int, seed: int = 0) -> Iterator[tuple[float, int]]:
 
 
 def run_dislinucb(pause: int, seed: int = 0) -> Iterator[tuple[float, int]]:
-    """Run agents that learn alone in every round; one that has learned enough makes all of them share everything."""
+    """Run agents that learn in every round, and all synchronise when one exceeds its budget."""
     rng = np.random.default_rng(seed)
     thetas, regret, synchronisations = draw_thetas(rng), 0.0, 0
-    gram, moment = np.zeros((D, D)), np.zeros(D)  # what all know
+    gram, moment = np.zeros((D, D)), np.zeros(D)  # synchronised sums
     inverse, theta = np.tile(np.eye(D) / LAMBDA, (USERS, 1, 1)), np.zeros((USERS, D))
     buffer_gram, buffer_moment = np.zeros((USERS, D, D)), np.zeros((USERS, D))
     growth, count = np.zeros(USERS), np.zeros(USERS)
@@ -87,6 +87,7 @@ def run_dislinucb(pause: int, seed: int = 0) -> Iterator[tuple[float, int]]:
             moment += buffer_moment.sum(axis=0)
             inverse[:] = np.linalg.inv(LAMBDA * np.eye(D) + gram)
             theta[:] = inverse[0] @ moment
-            buffer_gram[:], buffer_moment[:], growth[:], count[:] = 0.0, 0.0, 0.0, 0.0
+            for array in (buffer_gram, buffer_moment, growth, count):
+                array[:] = 0.0
         if t % pause == 0:
             yield regret, synchronisations

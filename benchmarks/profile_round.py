@@ -1,6 +1,6 @@
 """Where the time of a round goes in the exact engine: ``python benchmarks/profile_round.py``, all in one run.
 
-Each line of the table is the difference between two compiled loops, of which the longer one does one step more. All
+Each line of the table is the difference between two compiled loops, one of which does one step more. All
 loops play the same distinct rounds of the paper's shape, with the decisions that agents have after a warm-up, and take
 turns; figures are medians of CPU time on one thread. The last loop is the engine itself.
 """
@@ -30,7 +30,7 @@ WARM_UP = 75 * ROUNDS  # when groups have settled, and most scores are below 1
 
 @jit_inline
 def draw_words(environment, first, scratch):
-    """The random words of every item."""
+    """Draw the random words of all items."""
     count = scratch.columns.shape[1]
     for t in range(first, first + ROUNDS):
         streams.share_rounds(environment.seed, streams.ITEMS, t, 0, count, scratch.draft)
@@ -40,7 +40,7 @@ def draw_words(environment, first, scratch):
 
 @jit_inline
 def draw_normals(environment, first, scratch):
-    """The same and Box-Muller."""
+    """Draw the normals of all items."""
     rows = scratch.columns[: environment.thetas.shape[1] - environment.lifted]
     for t in range(first, first + ROUNDS):
         streams.draw_normal_block(environment.seed, streams.ITEMS, t, 0, rows, scratch.draft)
@@ -48,7 +48,7 @@ def draw_normals(environment, first, scratch):
 
 @jit_inline
 def draw_items(environment, first, scratch):
-    """The same, of length 1."""
+    """Draw the items."""
     columns = scratch.columns[: environment.thetas.shape[1]]
     for t in range(first, first + ROUNDS):
         draws.draw_unit_items_into(environment.seed, t, columns, environment.lifted, scratch.draft)
@@ -56,7 +56,7 @@ def draw_items(environment, first, scratch):
 
 @jit_inline
 def screen(environment, policy, first, scratch, beta, margin):
-    """The same, scored in single precision."""
+    """Draw and screen the items."""
     columns = scratch.columns[: environment.thetas.shape[1]]
     for t in range(first, first + ROUNDS):
         draws.draw_unit_items_into(environment.seed, t, columns, environment.lifted, scratch.draft)
@@ -65,7 +65,7 @@ def screen(environment, policy, first, scratch, beta, margin):
 
 @jit_inline
 def select(environment, policy, state, first, scratch, margin):
-    """The same, and the list."""
+    """Draw and screen the items, and select the list."""
     beta, columns = state.numbers[arrays.BETA], scratch.columns[: environment.thetas.shape[1]]
     for t in range(first, first + ROUNDS):
         draws.draw_unit_items_into(environment.seed, t, columns, environment.lifted, scratch.draft)
@@ -75,7 +75,7 @@ def select(environment, policy, state, first, scratch, margin):
 
 @jit_inline
 def count_regret(environment, policy, state, theta, first, scratch, margin):
-    """The same, and the best list."""
+    """Do the same, and compute the reward of the best list."""
     beta, columns = state.numbers[arrays.BETA], scratch.columns[: environment.thetas.shape[1]]
     for t in range(first, first + ROUNDS):
         draws.draw_unit_items_into(environment.seed, t, columns, environment.lifted, scratch.draft)
@@ -88,25 +88,25 @@ def count_regret(environment, policy, state, theta, first, scratch, margin):
 
 @jit_inline
 def play(environment, policy, state, theta, window, scratch, margin):
-    """The same, clicked and learned."""
+    """Play whole rounds, with clicks and learning."""
     for t in range(window.first, window.first + ROUNDS):
         kernels.play_round(environment, policy, theta, state, window, scratch, t, margin)
 
 
 @jit_inline
-def play_and_trigger(environment, policy, state, theta, window, scratch, margin, anew):
-    """The same, whether the agent speaks (which empties its buffer here), and perhaps what it decides with next."""
+def play_and_trigger(environment, policy, state, theta, window, scratch, margin, every_round):
+    """Play rounds and check triggers, which empty the buffer here; solve in each round if ``every_round``."""
     for t in range(window.first, window.first + ROUNDS):
         kernels.play_round(environment, policy, theta, state, window, scratch, t, margin)
         if kernels.find_trigger(environment.seed, policy, state, scratch, t) >= 0:
             state.buffer_gram[:] = 0.0
             state.numbers[arrays.SQUARED_WIDTHS] = 0.0
-        if anew:
+        if every_round:
             margin = kernels.prepare_decision(policy, state, scratch)
 
 
 def warm_engine(system: str, pool: ThreadPoolExecutor) -> EventDrivenEngine:
-    """An engine after a warm-up, with one thread."""
+    """Return an engine with one thread, after a warm-up."""
     scenario = Scenario(Synthetic(), get_policy(system), rounds=2**40, oracle=TopK(), checkpoints=1)
     driver = ExchangeDriver(scenario, prepare_simulation(scenario), is_packed=True)
     engine = EventDrivenEngine(scenario, driver, pool, 1, None)
@@ -116,14 +116,14 @@ def warm_engine(system: str, pool: ThreadPoolExecutor) -> EventDrivenEngine:
 
 
 def play_engine(engine: EventDrivenEngine, first: int, count: int) -> None:
-    """The engine itself, for one window."""
+    """Play one window with the engine itself."""
     batch = make_batch(engine.driver, first, count)
     engine.play_window(batch, make_batch(engine.driver, 1, 0))
     engine.settle(batch)
 
 
 def list_loops(engine: EventDrivenEngine, first: int) -> dict[str, Callable[[], object]]:
-    """Every loop, for ``ROUNDS`` rounds from ``first`` on; the engine comes last because it learns from them."""
+    """Return all loops for ``ROUNDS`` rounds from ``first`` on; the engine comes last, because it learns."""
     driver = engine.driver
     environment, policy = driver.compiled_environment, driver.compiled_policy
     agent = first // ROUNDS % driver.environment.users  # another one in every turn: they do not all decide as easily
@@ -156,7 +156,7 @@ def list_loops(engine: EventDrivenEngine, first: int) -> dict[str, Callable[[], 
 
 
 def measure(system: str) -> dict[str, float]:
-    """Microseconds per round of every loop."""
+    """Return the microseconds per round of every loop."""
     spent: dict[str, list[float]] = {}
     with ThreadPoolExecutor(1) as pool:
         engine = warm_engine(system, pool)
@@ -169,7 +169,7 @@ def measure(system: str) -> dict[str, float]:
 
 
 def main() -> None:
-    """One table, a column per system."""
+    """Print one table with a column per policy."""
     systems = ("fedc3ucb-h", "fedind")
     measured = [measure(system) for system in systems]
     table = Table(title="CPU time of a round, one thread: 40 users, d 20, 200 items, K 4", title_justify="left")

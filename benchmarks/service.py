@@ -45,13 +45,13 @@ DIMENSION = 20
 POLICY = POLICIES["fedc3ucb-h"]
 SNAPSHOT_EVERY = 10_000  # what the server takes for up to 200,000 agents
 MOST_JOINING = 20_000  # more agents are written into the store, each with an upload, because to join takes too long
-SPEAKING = 5_000  # of those, so many go on
+ACTIVE = 5_000  # agents of such a store that upload during the load
 FILLED = "population"
-ADVICE = "give --policy population --turns 0, which writes agents into the store as if they had spoken"
+ADVICE = "give --policy population --turns 0, which writes active agents into the store"
 
 
 def observed(random: np.random.Generator, dimension: int) -> Statistics:
-    """What an agent may have seen in twenty rounds."""
+    """Return random statistics of twenty rounds."""
     total = Statistics.zero(dimension)
     for _ in range(20):
         drawn = random.normal(size=(4, dimension))
@@ -61,7 +61,7 @@ def observed(random: np.random.Generator, dimension: int) -> Statistics:
 
 
 class Connection(asyncio.Protocol):
-    """One kept connection that has one request under way at a time."""
+    """A persistent connection with one request at a time."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
@@ -70,7 +70,7 @@ class Connection(asyncio.Protocol):
         self.waiting: asyncio.Future[int] | None = None
 
     def data_received(self, data: bytes) -> None:
-        """Wait for a whole reply; its status."""
+        """Set the status of a complete reply."""
         self.received += data
         head, found, body = self.received.partition(b"\r\n\r\n")
         if found and self.waiting is not None:
@@ -80,7 +80,7 @@ class Connection(asyncio.Protocol):
                 self.waiting.set_result(int(head[9:12]))
 
     async def post(self, headers: dict[str, str], body: bytes) -> int:
-        """One request; the status of its reply."""
+        """Send one request; return the status of its reply."""
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         head = f"POST {wire.EXCHANGES} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n{lines}\r\n"
         self.waiting = asyncio.get_running_loop().create_future()
@@ -98,7 +98,7 @@ class Load:
         self.latencies: list[float] = []
 
     async def run(self, port: int, seconds: float, connections: int) -> float:
-        """Uploads per second."""
+        """Return uploads per second."""
         started = time.perf_counter()
         self.latencies = []
         await asyncio.gather(*(self._pump(port, started + seconds) for _ in range(connections)))
@@ -120,7 +120,7 @@ class Load:
 
 
 def enrolled(store_url: str, count: int) -> list[AgentClient]:
-    """Agents whose keys are written into the store before the server starts."""
+    """Write the keys of new agents into the store, before the server starts."""
     store = open_store(store_url)
     keys = [SigningKey.generate() for _ in range(count)]
     with store.transaction():
@@ -131,7 +131,7 @@ def enrolled(store_url: str, count: int) -> list[AgentClient]:
 
 @contextmanager
 def server(folder: Path, *options: str, delay_ms: float = 0.0) -> Iterator[tuple[int, int, float]]:
-    """A server process: its port, its process id, and how long it took to start. ``delay_ms`` slows its disk down."""
+    """Run a server process; yield its port, process id and seconds to start. ``delay_ms`` slows its disk."""
     command = [sys.executable, "-m", "fedcascade", "serve", "--store", "sqlite:///bench.db", "--port", "0"]
     command += [] if "--policy" in options else ["--policy", POLICY.name]
     command += ["--rate", "1e9", "--burst", "1e9", "--rounds-burst", "100000000", "--min-observations", "0", *options]
@@ -160,7 +160,7 @@ def memory(pid: int) -> float:
 
 
 def started_by(pid: int) -> list[int]:
-    """The processes that a process has started."""
+    """Return the children of a process."""
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()]
 
 
@@ -186,7 +186,7 @@ async def joined(load: Load, port: int, connections: int) -> None:
 
 
 def loaded_store(folder: Path, agents: int, messages: list[wire.UploadMessage], connections: int) -> Load:
-    """A new store whose agents have all uploaded."""
+    """Make a store whose agents have all uploaded."""
     folder.mkdir()
     load = Load(enrolled(f"sqlite:///{folder}/bench.db", agents), messages)
     with server(folder) as (port, _, _):
@@ -195,9 +195,9 @@ def loaded_store(folder: Path, agents: int, messages: list[wire.UploadMessage], 
 
 
 def filled_store(folder: Path, agents: int, messages: list[wire.UploadMessage]) -> Load:
-    """A new store in which very many agents have spoken once, and some of them that go on."""
+    """Make a store with one upload of each of very many agents; return the load of some of them."""
     folder.mkdir()
-    keys = {place: SigningKey.generate() for place in range(0, agents, max(1, agents // SPEAKING))}
+    keys = {place: SigningKey.generate() for place in range(0, agents, max(1, agents // ACTIVE))}
     store = open_store(f"sqlite:///{folder}/bench.db")
     templates = store_size.make_templates()
     public = {place: bytes(key.verify_key) for place, key in keys.items()}
@@ -211,7 +211,7 @@ def filled_store(folder: Path, agents: int, messages: list[wire.UploadMessage]) 
 
 
 def compared(single: tuple[Load, int], group: tuple[Load, int], turns: int, connections: int) -> dict[str, object]:
-    """Uploads per second of both, in turns; the ratio is the median of those of each turn."""
+    """Measure uploads per second of both, in turns, and the median of their ratios."""
     for load, port in (single, group):
         uvloop.run(joined(load, port, connections))
     rates = np.array(
@@ -225,7 +225,7 @@ def compared(single: tuple[Load, int], group: tuple[Load, int], turns: int, conn
 
 
 def compare_commits(folder: Path, one: Load, load: Load, given: argparse.Namespace) -> dict[str, object]:
-    """The ratio of group commit to one commit per upload, on this disk and on a slower one."""
+    """Measure the ratio of group commit to one commit per upload, on this disk and on a slower one."""
     results: dict[str, object] = {}
     slower = {"slower_disk": given.delay_ms} if given.delay_ms and shutil.which("strace") else {}
     for kind, delay_ms in {"this_disk": 0.0, **slower}.items():
@@ -259,7 +259,7 @@ async def loaded(load: Load, port: int, pid: int, seconds: float, connections: i
 
 
 def sync_milliseconds(folder: Path) -> float:
-    """The median time of writing 4 kB and forcing them to the disk."""
+    """Measure the median time of a synchronous write of 4 kB."""
     times = []
     with (folder / "sync").open("wb", buffering=0) as file:
         for _ in range(200):

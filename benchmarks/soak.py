@@ -1,4 +1,4 @@
-"""A day of load in minutes: server and agents live by a clock that this program turns. Memory must not grow.
+"""A day of load in minutes, with a simulated clock. Memory must not grow.
 
 A thousand agents upload three times an hour, as often as a server with its default bounds takes from them. Every hour
 some agents leave and others enrol, old uploads are folded, tokens expire, strangers send requests that are refused, and
@@ -67,7 +67,7 @@ class TurnedClock:
 
 
 def observe_rounds(random: np.random.Generator) -> Statistics:
-    """What an agent may have seen in twenty rounds; features are multiples of 2^-12."""
+    """Return random statistics of twenty rounds; features are multiples of 2^-12."""
     total = Statistics.zero(DIMENSION)
     for _ in range(20):
         drawn = random.normal(size=(6, DIMENSION))
@@ -127,7 +127,7 @@ class Day:
             raise SystemExit(f"upload {sequence} of agent {agent.agent} was refused with {status}")
 
     def churn(self) -> None:
-        """Some agents leave and others come; the tokens of an hour ago are too old; a stranger has no key."""
+        """Let some agents leave and others enrol, and send requests with expired tokens and without keys."""
         leavers = max(1, round(CHURN * self.agents))
         for _ in range(leavers):
             agent = self.clients.pop(int(self.random.integers(len(self.clients))))
@@ -154,7 +154,7 @@ class Day:
             raise SystemExit("the server took what it must refuse")
 
     def look(self) -> None:
-        """What operators and machines ask for."""
+        """Request the pages of operators and monitoring."""
         bearer = {"authorization": f"Bearer {TOKEN}"}
         for path in ("/live/view", "/v1/overview", "/metrics", "/healthz", "/readyz"):
             reply = self.operator.transport.send("GET", path, b"", bearer)
@@ -195,7 +195,7 @@ def wait_until_ready(transport: HttpTransport, seconds: float = 120.0) -> None:
 
 
 def find_children(pid: int) -> list[int]:
-    """The processes that any thread of a process has started."""
+    """Return the children of all threads of a process."""
     paths = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(word) for path in paths for word in path.read_text(encoding="utf-8").split()]
 

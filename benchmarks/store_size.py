@@ -1,10 +1,9 @@
-"""What a store of many agents costs, operation by operation: ``python benchmarks/store_size.py --agents 1000000``.
+"""Cost of a store of many agents, by operation: ``python benchmarks/store_size.py --agents 1000000``.
 
 Fills a store fast: rows are written in bulk, each agent with one upload, and the state that such a log leads to is
 built from that of a few thousand agents of ten clusters. Then it does by turns what a server does, and prints seconds
 for each, and the memory. ``--postgres`` starts the PostgreSQL server of the tests for it; ``--store`` names an empty
-database, which stays as it is then. Last, a server starts on the store, as a process of its own, unless it is told not
-to (``--no-server``).
+database, which is kept. Last, a server process starts on the store (unless ``--no-server``).
 """
 
 import argparse
@@ -54,7 +53,7 @@ NUMBER = 10**11  # of the first agent
 
 
 def make_templates() -> list[Statistics]:
-    """What agents may have seen in ten rounds each, some of each cluster."""
+    """Return statistics of ten rounds each, of agents of all clusters."""
     random = np.random.default_rng(0)
     tastes = random.normal(size=(CLUSTERS, DIMENSION))
     tastes /= np.linalg.norm(tastes, axis=1, keepdims=True)
@@ -96,7 +95,7 @@ def fill_rows(
 
 
 def make_state(policy: Policy, agents: int, templates: list[Statistics]) -> ServerState:
-    """A state in which each agent has spoken once: some are played, and the others are copies of these."""
+    """Make a state with one upload of each agent: some are played, the others are copies of these."""
     played = min(PLAYED, agents)
     server = Server(policy=policy, agents=played, dimension=DIMENSION)
     for agent in range(played):
@@ -112,7 +111,7 @@ def make_state(policy: Policy, agents: int, templates: list[Statistics]) -> Serv
 
 
 def copy_agents(server: Server, agents: int) -> Server:
-    """A server of many agents, each in the group of the one that it is a copy of."""
+    """Return a server of many agents, each in the group of its original."""
     kinds = np.arange(agents) % len(server.holdings)
     values = server.to_state()
     held, groups = values["holdings"], values["groups"]
@@ -155,7 +154,7 @@ def timed(what: str) -> Iterator[None]:
 
 
 def upload_batch(store: SqlStore, state: ServerState, journal: JournalWriter, templates: list[Statistics]) -> None:
-    """A transaction of a server, with uploads of agents here and there."""
+    """Run a transaction of a server, with uploads of random agents."""
     with store.transaction():
         before = state.position
         for number in range(BATCH):
@@ -205,14 +204,14 @@ def measure(open_it: Callable[[], SqlStore], policy: Policy, agents: int, templa
 
 
 def digest_rows(state: ServerState) -> list[bytes]:
-    """Digests of all that is held of agents."""
+    """Return digests of the data of all agents."""
     return [digest_chunk(np.ascontiguousarray(getattr(state.server.holdings, name)).data) for name in ARRAYS]
 
 
 def join_agent(
     store: SqlStore, state: ServerState, journal: JournalWriter, statistics: Statistics, number: int
 ) -> None:
-    """Let an agent enrol and speak."""
+    """Let an agent enrol and upload."""
     with store.transaction():
         newcomer, before = add_agent(store, number.to_bytes(2) * 16, time.time()), state.position
         upload = Upload(agent=newcomer, sequence=1, cause=Cause.FORCED, statistics=statistics)
@@ -293,7 +292,7 @@ def main() -> None:
 
 @contextmanager
 def start_postgres(is_wanted: bool) -> Iterator[str | None]:
-    """A PostgreSQL server of its own, and the address of its database; None if none is wanted."""
+    """Start a PostgreSQL server; yield the address of its database, or None if not wanted."""
     if not is_wanted:
         yield None
         return
@@ -324,7 +323,7 @@ def fill_snapshot(store: SqlStore, state: ServerState) -> None:
 
 
 def batched(chunks: Iterator[bytes], size: int) -> Iterator[list[bytes]]:
-    """Lists of so many chunks each."""
+    """Yield lists of ``size`` chunks each."""
     while some := list(islice(chunks, size)):
         yield some
 

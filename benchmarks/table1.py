@@ -1,8 +1,8 @@
-"""Every system of Table 1 over 3 seeds: 300,000 rounds with J = 10 clusters, and J = 1 at 100,000 rounds.
+"""Every policy of Table 1 over 3 seeds: 300,000 rounds with J = 10 clusters, and J = 1 at 100,000 rounds.
 
-Run it with ``make table1``; it takes about three minutes on 2 cores. All systems get lambda 4 and beta 5; other
-constants are their own. What was measured goes to .cache/table1.json, which ``make docs`` turns into tables
-of docs/reference-results.md. A run that is there already is not played again.
+Run it with ``make table1``; it takes about three minutes on 2 cores. Policies get lambda 4 and beta 5, and their own
+other constants. Results go to .cache/table1.json, from which ``make docs`` makes tables of docs/reference-results.md.
+Finished runs are not repeated.
 """
 
 import json
@@ -33,14 +33,14 @@ class Job:
     seed: int
 
     def build_policy(self) -> Policy:
-        """Build the system with lambda 4 and beta 5."""
+        """Build the policy with lambda 4 and beta 5."""
         name, _, alpha_d = self.name.partition(" at alpha_d ")
         policy = get_policy(name).with_beta(5.0).with_constants(lambda_=4.0)
         return policy.with_constants(alpha_d=float(alpha_d)) if alpha_d else policy
 
 
 def run_job(job: Job) -> dict[str, Any]:
-    """Run one job; returns regret and exchanges at the checkpoints."""
+    """Run one job; return regret and exchanges at the checkpoints."""
     environment = Synthetic(clusters=job.clusters, seed=job.seed)
     trace = simulate(environment, job.build_policy(), rounds=ROUNDS[job.clusters], threads=1, checkpoints=CHECKPOINTS)
     curve = [(point.round, point.regret, point.communications) for point in trace.curve]
@@ -49,14 +49,14 @@ def run_job(job: Job) -> dict[str, Any]:
 
 
 def list_jobs() -> list[Job]:
-    """Return all runs, seed by seed, so that whoever stops early has some of each."""
+    """Return all runs, seed by seed, so that an interrupted benchmark has some runs of each policy."""
     many = [Job(name, 10, seed) for name in (*NINE, *BESIDE) for seed in SEEDS]
     alike = [Job(name, 1, seed) for name in ALIKE for seed in SEEDS]
     return sorted(many + alike, key=lambda job: job.seed)
 
 
 def main() -> None:
-    """Run what is missing, and save it run by run."""
+    """Play the missing runs, and save each of them."""
     runs = json.loads(MEASURED.read_text()) if MEASURED.exists() else []
     finished = {(run["name"], run["clusters"], run["seed"]) for run in runs}
     missing = [job for job in list_jobs() if (job.name, job.clusters, job.seed) not in finished]

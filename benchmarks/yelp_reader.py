@@ -43,7 +43,7 @@ def _draw_long_tail(draw: np.random.Generator, size: float) -> np.ndarray:
 
 
 def _make_name(text: str) -> str:
-    """22 letters, as Yelp's."""
+    """Return a name of 22 letters, as in Yelp's files."""
     return urlsafe_b64encode(md5(text.encode()).digest())[:22].decode()
 
 

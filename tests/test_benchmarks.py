@@ -85,7 +85,7 @@ def test_a_short_day_of_load_passes() -> None:
 
 def test_the_defaults_are_set_beside_what_was_tuned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     defaults = script("defaults")
-    world = defaults.World("lifted", 2, rounds=60, dimension=5, items=10, users=6)
+    world = defaults.Setting("lifted", 2, rounds=60, dimension=5, items=10, users=6)
     archive = defaults.Archive(tmp_path / "runs.jsonl")
     played = defaults.play(defaults.Run("population", 0.7, 4.0, world, 100), "")
     for run in defaults.list_tuning_runs([world], [4.0]):
@@ -137,11 +137,12 @@ def test_growth_is_written_between_the_marks_of_its_page_and_drawn(tmp_path: Pat
         growth.replace_section("no marks", "")
 
 
-def test_liars_speak_before_whoever_uploads() -> None:
-    liars = script("liars")
+def test_poisoning_agents_upload_before_honest_ones() -> None:
+    poisoning = script("poisoning")
     world = Synthetic(users=3, clusters=1, dimension=4, items=12, seed=1)
-    liars.PoisonedServer.lie, liars.PoisonedServer.liars = liars.tell_lie(world, "inverted"), 2
-    server = liars.PoisonedServer(policy=POLICIES["population"], agents=3, dimension=4)
+    poisoning.PoisonedServer.poison = poisoning.build_poison(world, "inverted")
+    poisoning.PoisonedServer.poisoning_agents = 2
+    server = poisoning.PoisonedServer(policy=POLICIES["population"], agents=3, dimension=4)
     truth = Statistics(np.eye(4), np.zeros(4), 8, 0, 8)
     server.take(Upload(agent=0, sequence=1, cause=Cause.FORCED, statistics=truth))
     assert server.holdings.count.tolist() == [8, 0, 0, 50_000, 0]

@@ -165,7 +165,7 @@ class Ranker:
         params = self.get_params()
         if self._frozen is None or self._frozen[0] != params:
             oracle = TopK(length=self.list_length)
-            self._frozen = params, freeze_policy(self._get_policy(), self.sums_, oracle, is_told=True)
+            self._frozen = params, freeze_policy(self._get_policy(), self.sums_, oracle, with_prior=True)
         return self._frozen[1]
 
     def save(self, path: str | PathLike[str]) -> None:

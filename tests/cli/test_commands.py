@@ -351,11 +351,11 @@ def test_the_number_of_local_servers_changes_who_can_be_told_apart(capsys: pytes
 
 
 def test_a_living_population_is_told_in_words(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ("--change", "at=5e1,to=existing", "--liars", "share=0.25", "--joins", "share=0.25,until=60")
+    options = ("--change", "at=5e1,to=existing", "--poisoning", "share=0.25", "--joins", "share=0.25,until=60")
     living, usual = results(capsys, small(*options))[0], results(capsys, small())[0]
-    kinds = [person["kind"] for person in living["people"]]
-    assert kinds.count("liar") >= 1
-    assert "people" not in usual
+    kinds = [user["kind"] for user in living["users"]]
+    assert kinds.count("poisoning") >= 1
+    assert "users" not in usual
     assert living["regret"] != usual["regret"]
 
 

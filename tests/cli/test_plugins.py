@@ -223,7 +223,7 @@ def test_an_experiment_says_in_one_line_what_its_engine_does_not_know(
     main(["experiment", str(plan), "--out", str(tmp_path / "results"), "--jobs", "1", "--json"])
     printed = capfd.readouterr()
     assert [json.loads(line)["engine"] for line in printed.out.splitlines()] == ["reference", "reference"]
-    assert [line[:46] for line in printed.err.splitlines()] == ["fedcascade: the exact engine does not know the"]
+    assert [line[:49] for line in printed.err.splitlines()] == ["fedcascade: the exact engine does not support the"]
 
 
 @pytest.mark.parametrize(

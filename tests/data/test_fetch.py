@@ -132,7 +132,7 @@ def test_a_cache_that_was_changed_is_noticed(
         changed.unlink()
     else:
         changed.write_text(content)
-    with pytest.raises(ValueError, match="are not those that were fetched: remove that folder"):
+    with pytest.raises(ValueError, match="have changed since they were fetched: remove that folder"):
         fetch("movielens-small", source=publisher.address, folder=tmp_path)
 
 
@@ -162,8 +162,8 @@ def test_a_wrong_checksum_is_refused_and_nothing_is_kept(publisher: Publisher, t
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (b"this is no zip file", "is not the archive that was expected: File is not a zip file"),
-        (archive(**{"other.csv": "1,2"}), "is not the archive that was expected"),
+        (b"this is no zip file", "is not the expected archive: File is not a zip file"),
+        (archive(**{"other.csv": "1,2"}), "is not the expected archive"),
         (archive(**{"ratings.csv": RATINGS}), "README.txt"),
     ],
 )

@@ -275,7 +275,7 @@ def test_packed_ratings_are_read(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"cannot read .*cut\.csv\.gz"):
         read_ratings(tmp_path / "cut.csv.gz")
     (tmp_path / "ratings.parquet.gz").write_bytes(b"x")
-    with pytest.raises(ValueError, match="must be unpacked first"):
+    with pytest.raises(ValueError, match="must be decompressed first"):
         read_ratings(tmp_path / "ratings.parquet.gz")
 
 

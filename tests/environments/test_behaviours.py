@@ -100,7 +100,7 @@ def test_a_policy_that_learns_from_one_click_refuses_users_who_click_several() -
     world = make_world(clicks="dcm")
     watchful = replace(POLICIES["fedind"], changes=ChangeDetection())
     for engine in ("exact", "reference"):
-        with pytest.raises(ValueError, match="learns from one click of a list, and users who click by dcm may click"):
+        with pytest.raises(ValueError, match="learns from one click per list, and dcm has several"):
             simulate(world, watchful, rounds=10, oracle=TopK(length=3), engine=engine)
 
 

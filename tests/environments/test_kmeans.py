@@ -60,5 +60,5 @@ def test_the_seed_decides() -> None:
 
 
 def test_more_clusters_than_different_points_are_refused() -> None:
-    with pytest.raises(ValueError, match="clusters must be <= 2, as many as users who differ, got 3"):
+    with pytest.raises(ValueError, match="clusters must be <= 2, the number of distinct users, got 3"):
         cluster_points(np.array([[0.0], [1.0], [0.0]]), 3, seed=0)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fedcascade.environments.matrices import generate_ratings
-from fedcascade.environments.options import STEPS, Change, Liars, SyntheticOptions, Turnover
+from fedcascade.environments.options import STEPS, Change, Poisoning, SyntheticOptions, Turnover
 from fedcascade.environments.ratings import Ratings
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.experiments.plan_reader import read_plan
@@ -18,7 +18,7 @@ from fedcascade.testing.contracts import check_environment
 
 EVERYTHING: dict[str, Any] = {
     "change": Change(at=300, until=700),
-    "liars": Liars(share=0.2, lie="near", since=400),
+    "poisoning": Poisoning(share=0.2, attack="near", since=400),
     "joins": Turnover(share=0.3, since=100, until=500),
     "leaves": Turnover(share=0.3, since=200, until=800),
 }
@@ -27,8 +27,8 @@ LIVES: dict[str, dict[str, Any]] = {
     "abrupt": {"change": Change(at=300)},
     "gradual": {"change": Change(at=200, until=700, to="existing")},
     "recurring": {"change": Change(at=150, every=200, share=0.3)},
-    "inverted": {"liars": Liars(share=0.3)},
-    "promoted": {"liars": Liars(share=0.3, lie="promoted", since=250)},
+    "inverted": {"poisoning": Poisoning(share=0.3)},
+    "promoted": {"poisoning": Poisoning(share=0.3, attack="promoted", since=250)},
     "everything": EVERYTHING,
 }
 
@@ -56,7 +56,7 @@ def test_a_change_takes_its_share_of_each_cluster_to_something_new() -> None:
     changed = (before.thetas != after.thetas).any(axis=1)
     assert np.bincount(world.clusters[changed]).tolist() == [2, 2, 2, 2]
     assert (after.clusters[changed] == before.clusters[changed] + 4).all()
-    assert [person.kind == "changing" for person in world.history.persons] == changed.tolist()
+    assert [person.kind == "changing" for person in world.history.user_roles] == changed.tolist()
     for cluster in range(4):
         assert len(np.unique(after.thetas[changed & (world.clusters == cluster)], axis=0)) == 1
     np.testing.assert_allclose(np.linalg.norm(after.thetas, axis=1), 1.0)
@@ -92,7 +92,7 @@ def test_windows_end_where_the_population_changes() -> None:
 def test_nobody_arrives_before_it_joins_or_after_it_left() -> None:
     world = make_world(EVERYTHING)
     arrivals = world.arrivals(1, 3_000)
-    persons = world.history.persons
+    persons = world.history.user_roles
     assert sum(person.joined is not None for person in persons) == sum(p.left is not None for p in persons) == 6
     for user, person in enumerate(persons):
         rounds = 1 + np.flatnonzero(arrivals == user)
@@ -102,7 +102,7 @@ def test_nobody_arrives_before_it_joins_or_after_it_left() -> None:
 
 def test_inverted_clicks_are_the_others_ones() -> None:
     world, honest = make_world(LIVES["inverted"]), make_world({})
-    lying = [person.kind == "liar" for person in world.history.persons]
+    lying = [person.kind == "poisoning" for person in world.history.user_roles]
     assert sum(lying) == 6
     features = world.items(1)
     for user, lies in enumerate(lying):
@@ -117,11 +117,11 @@ def test_both_engines_play_the_same_life(name: str, policy: str) -> None:
         system = POLICIES[policy].with_beta(0.7)
         scenario = Scenario(world, system, 900, keep_lists=True)
         fast, slow = exact.simulate(scenario), reference.simulate(scenario)
-        assert (fast.curve, fast.ledger, fast.people) == (slow.curve, slow.ledger, slow.people)
+        assert (fast.curve, fast.ledger, fast.user_records) == (slow.curve, slow.ledger, slow.user_records)
         np.testing.assert_array_equal(fast.lists, slow.lists)
-        honest = [record for record in fast.people if record.person.kind != "liar"]
+        honest = [record for record in fast.user_records if record.role.kind != "poisoning"]
         assert fast.regret == pytest.approx(sum(record.regret for record in honest))
-        assert sum(record.rounds for record in fast.people) == 900
+        assert sum(record.rounds for record in fast.user_records) == 900
 
 
 @pytest.mark.parametrize(
@@ -130,12 +130,12 @@ def test_both_engines_play_the_same_life(name: str, policy: str) -> None:
         (lambda: Change(at=0), "change: at must be a whole number >= 1"),
         (lambda: Change(at=5, until=5), "change: until must be a whole number >= 6"),
         (lambda: Change(at=5, until=9, every=3), "gradual .until. or recurring .every., not both"),
-        (lambda: Liars(share=1.0), "liars: share must be in"),
+        (lambda: Poisoning(share=1.0), "poisoning: share must be in"),
         (
             lambda: make_world({"joins": Turnover(share=0.5, until=9), "leaves": Turnover(share=0.5, until=9)}),
-            "add up to 1",
+            "must add up to less than 1, got 1",
         ),
-        (lambda: make_world(EVERYTHING, drift=5), "give it, or change, liars, joins and leaves, not both"),
+        (lambda: make_world(EVERYTHING, drift=5), "drift cannot be combined with change, poisoning, joins or leaves"),
         (lambda: make_world({"change": Change(at=1, to="elsewhere")}), "unknown destination"),  # type: ignore[arg-type]
     ],
 )
@@ -145,7 +145,7 @@ def test_a_life_that_cannot_be_is_refused(make: Any, words: str) -> None:
 
 
 def test_ratings_need_users_to_spare_for_new_tastes() -> None:
-    with pytest.raises(ValueError, match="take fewer users"):
+    with pytest.raises(ValueError, match="use fewer users"):
         Ratings.from_matrix(
             generate_ratings(30, 80, seed=5), users=28, clusters=4, dimension=7, items=20, **LIVES["abrupt"]
         )
@@ -159,7 +159,7 @@ def test_a_plan_describes_a_life() -> None:
         name = "abrupt"
         kind = "synthetic"
         change = { at = 50, to = "existing" }
-        liars = { share = 0.2, lie = "near", since = 30 }
+        poisoning = { share = 0.2, attack = "near", since = 30 }
         [[environments]]
         name = "ratings"
         kind = "ratings"
@@ -172,18 +172,18 @@ def test_a_plan_describes_a_life() -> None:
     """)
     first, second = (environment.spec for environment in plan.environments)
     assert first.declared == SyntheticOptions(
-        change=Change(at=50, to="existing"), liars=Liars(share=0.2, lie="near", since=30)
+        change=Change(at=50, to="existing"), poisoning=Poisoning(share=0.2, attack="near", since=30)
     )
     world = second.build(1)
     assert isinstance(world, Ratings)
-    assert world.drifts
+    assert world.has_changes
 
 
 def test_a_plan_with_an_impossible_life_is_refused_with_its_line() -> None:
     with pytest.raises(ValueError, match=r"line 7: .*share must be in"):
         read_plan(
             "name = 'living'\nrounds = 100\n[[environments]]\nname = 'a'\nkind = 'synthetic'\n"
-            "\nliars = { share = 2.0 }\n[[policies]]\nname = 'fedind'\n"
+            "\npoisoning = { share = 2.0 }\n[[policies]]\nname = 'fedind'\n"
         )
 
 
@@ -197,9 +197,9 @@ def test_systems_for_living_populations_leave_the_same_trace_in_both_engines(pol
         system = system.with_known_constants({"threshold": 4.0, "limit": 3.0, "every": 3})
         scenario = Scenario(world, system, 900, keep_lists=True)
         fast, slow = exact.simulate(scenario, window=77), reference.simulate(scenario)
-        assert (fast.curve, fast.ledger, fast.people) == (slow.curve, slow.ledger, slow.people)
+        assert (fast.curve, fast.ledger, fast.user_records) == (slow.curve, slow.ledger, slow.user_records)
         assert fast.partition == slow.partition
         np.testing.assert_array_equal(fast.lists, slow.lists)
         if policy == "known-clusters":
             changed = {exchange.agent for exchange in fast.ledger if exchange.cause is Cause.CHANGE}
-            assert changed == {user for user, record in enumerate(fast.people) if record.person.kind != "steady"}
+            assert changed == {user for user, record in enumerate(fast.user_records) if record.role.kind != "steady"}

@@ -7,14 +7,14 @@ import pytest
 
 from fedcascade import POLICIES, Synthetic, TopK, simulate
 from fedcascade.environments.matrices import generate_ratings
-from fedcascade.environments.options import Change, Liars
+from fedcascade.environments.options import Change, Poisoning
 from fedcascade.environments.ratings import Ratings
 from fedcascade.environments.synthetic import LOGISTIC
 from fedcascade.experiments.plan_reader import read_plan
 from fedcascade.testing import check_environment
 
 MATRIX = generate_ratings(150, 120, seed=2)
-LIFE: dict[str, Any] = {"change": Change(at=50, until=150), "liars": Liars(share=0.25)}
+LIFE: dict[str, Any] = {"change": Change(at=50, until=150), "poisoning": Poisoning(share=0.25)}
 RATINGS: dict[str, Any] = {"users": 8, "clusters": 3, "dimension": 6, "items": 9}
 PLAN = """
 name = "rare"

@@ -127,7 +127,7 @@ def test_zero_vectors_are_dropped_with_a_notice() -> None:
     matrix = generate_ratings(40, 30, seed=1)
     matrix[0], matrix[:, 0] = 0.0, 0.0
     matrix[0, 0] = 0.01
-    with pytest.warns(UserWarning, match="left out, because their vector is zero: 1 of 34 users and 1 of 25 items"):
+    with pytest.warns(UserWarning, match="left out 1 of 34 users and 1 of 25 items: their vectors are zero"):
         made = Ratings.from_matrix(matrix, users=33, clusters=3, dimension=4, items=10)
     assert made.users == 33
 
@@ -135,7 +135,7 @@ def test_zero_vectors_are_dropped_with_a_notice() -> None:
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"users": 151}, r"users must be <= \d+, as many as the ratings leave, got 151"),
+        ({"users": 151}, r"users must be <= \d+, the users of the ratings, got 151"),
         ({"clusters": 21}, r"clusters must be <= users \(20\), got 21"),
         ({"clusters": [10, 10]}, "clusters must be a whole number"),
         ({"dimension": 1}, "dimension"),

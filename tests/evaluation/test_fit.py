@@ -42,7 +42,7 @@ def test_the_command_fits_and_the_file_round_trips(log: Path, capsys: pytest.Cap
     assert again.read_bytes() == out.read_bytes()
     with pytest.raises(SystemExit):
         main(["fit", str(log), "--out", str(out)])
-    assert "is complete already" in capsys.readouterr().err
+    assert "is already complete" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["fit", str(log), "--policy", "async-linucb-am", "--out", str(log.with_name("none.npz"))])
     assert "async-linucb-am has a personal part, which a log cannot teach" in capsys.readouterr().err

@@ -312,7 +312,7 @@ def test_a_plan_says_how_users_click() -> None:
     world = plan.environments[0].spec.build(1)
     assert isinstance(world, Clustered)
     assert world.behaviour == Behaviour(model="pbm", level=0.3)
-    with pytest.raises(ValueError, match="click_level belongs to clicks"):
+    with pytest.raises(ValueError, match="click_level needs a click model"):
         read_plan(GOOD.replace('kind = "synthetic"', 'kind = "synthetic"\nclick_level = 0.3', 1))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedcascade.environments.options import Change, Liars, Turnover
+from fedcascade.environments.options import Change, Poisoning, Turnover
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.agent import Agent, begin, learn_before, receive, skip_answer, take_back
 from fedcascade.federation.grouping.population.gaussian import to_statistics
@@ -187,7 +187,7 @@ def test_a_skipped_answer_leaves_others_data_in_the_unit_that_they_came_in() -> 
 SMALL: dict[str, Any] = {"users": 9, "clusters": 3, "dimension": 5, "items": 12, "seed": 4}
 LIVES: dict[str, dict[str, Any]] = {
     "changes": {"change": Change(at=300)},
-    "liars": {"liars": Liars(share=0.3, lie="inverted")},
+    "poisoning": {"poisoning": Poisoning(share=0.3, attack="inverted")},
     "arrivals": {"joins": Turnover(share=0.4, until=500), "leaves": Turnover(share=0.2, until=700)},
 }
 WORLDS: dict[str, dict[str, Any]] = {

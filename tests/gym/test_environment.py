@@ -13,7 +13,7 @@ import fedcascade.gym
 from fedcascade import POLICIES, Synthetic, simulate
 from fedcascade.environments.environment import Environment
 from fedcascade.environments.matrices import generate_ratings, to_triplets
-from fedcascade.environments.options import Change, Liars, Turnover
+from fedcascade.environments.options import Change, Poisoning, Turnover
 from fedcascade.environments.ratings import Ratings
 from fedcascade.gym import CascadeEnv, Player, RankedLists
 from fedcascade.learning.oracles import TopK
@@ -22,7 +22,7 @@ SMALL: dict[str, Any] = {"users": 6, "clusters": 2, "dimension": 4, "items": 8}
 MATRIX = generate_ratings(60, 80)
 LIFE: dict[str, Any] = {
     "change": Change(at=60),
-    "liars": Liars(share=0.2),
+    "poisoning": Poisoning(share=0.2),
     "joins": Turnover(share=0.3, until=50),
     "leaves": Turnover(share=0.2, since=70, until=90),
 }

@@ -1,4 +1,4 @@
-"""Files of ratings and logs of lists: read them, fetch public ones, describe them."""
+"""Ratings and click logs: reading, fetching and describing."""
 
 from fedcascade.checks import require_extra
 

@@ -1,4 +1,4 @@
-"""Describes what a file of ratings holds, and what kind of environment it makes."""
+"""Description of a file of ratings and of its environment."""
 
 from typing import Any
 
@@ -11,15 +11,12 @@ from fedcascade.environments.ratings import Ratings
 from fedcascade.learning.cascade import compute_expected_reward
 from fedcascade.learning.oracles import TopK
 
-FEW = 20  # up to this many different ratings are counted one by one
+MOST_LEVELS = 20  # more distinct ratings are put into bins
 BINS = 10
 
 
 def describe(ratings: Triplets, environment: Ratings, *, list_length: int = 4, rounds: int = 200) -> dict[str, Any]:
-    """Return density, histogram, singular values, gaps between clusters, and how often lists would be clicked.
-
-    The environment is made of the ratings of the whole file; click probabilities are averaged over ``rounds``.
-    """
+    """Return density, histogram, singular values, gaps between clusters, and click probabilities over ``rounds``."""
     most = environment.most_items
     require(list_length <= most, f"list length must be <= items ({most}), got {list_length}")
     matrix = build_rating_matrix(ratings, environment.options)
@@ -41,14 +38,14 @@ def _describe_file(ratings: Triplets) -> dict[str, Any]:
 
 
 def make_histogram(values: NDArray[np.float64]) -> list[dict[str, float]]:
-    """Count how many ratings are how high; more than ``FEW`` different ones are put into bins of equal width.
+    """Count ratings by value; more than ``MOST_LEVELS`` distinct values are put into bins of equal width.
 
     >>> make_histogram(np.array([1.0, 5.0, 5.0]))
     [{'from': 1.0, 'to': 1.0, 'count': 1}, {'from': 5.0, 'to': 5.0, 'count': 2}]
     """
     levels, counts = np.unique(values, return_counts=True)
     least, most = levels, levels
-    if levels.size > FEW:
+    if levels.size > MOST_LEVELS:
         counts, edges = np.histogram(values, BINS)
         least, most = edges[:-1], edges[1:]
     rows = zip(least.tolist(), most.tolist(), counts.tolist(), strict=True)
@@ -76,7 +73,7 @@ def _describe_clusters(environment: Ratings, oracle: TopK, rounds: int) -> dict[
 
 
 def _average_clicks(environment: Ratings, user: int, oracle: TopK, rounds: int) -> dict[str, float]:
-    """Average over rounds the best item's weight, and the chance of a click on the best and on a random list."""
+    """Average the best item's weight, and the click probabilities of the best and of a random list, over rounds."""
     best_items, best_lists, random_lists = [], [], []
     for t in range(1, rounds + 1):
         weights = environment.weights(t, user, environment.items(t))

@@ -1,4 +1,4 @@
-"""Fetch public ratings from their publisher, once: checked, and kept in a cache."""
+"""Download of public ratings from their publisher, with checksums and a cache."""
 
 import hashlib
 import io
@@ -22,7 +22,7 @@ from fedcascade.systems import write_atomically
 PUBLISHER = "https://files.grouplens.org/datasets/movielens"
 CHUNK = 1 << 16
 TIMEOUT = 30.0  # seconds without a byte
-ATTEMPTS = 3  # of a connection that breaks
+ATTEMPTS = 3
 PAUSE = 1.0  # seconds between two attempts
 
 Progress = Callable[[int, int], None]
@@ -30,7 +30,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """What a publisher offers: an archive, and the files in it that are kept."""
+    """An archive of a publisher, and the files to keep from it."""
 
     archive: str
     ratings: str
@@ -58,7 +58,7 @@ DATASETS = {
 
 @dataclass(frozen=True, kw_only=True)
 class FetchedDataset:
-    """Paths of the files of a dataset, its licence, and the archive that it came from."""
+    """The files of a dataset, its licence, and its archive."""
 
     ratings: Path
     terms: Path
@@ -71,7 +71,7 @@ class FetchedDataset:
 
 
 def find_cache_folder() -> Path:
-    """Return the user's cache folder, as the XDG base directories say."""
+    """Return the user's cache folder, by the XDG base directories."""
     configured = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(configured) if Path(configured).is_absolute() else Path.home() / ".cache") / "fedcascade"
 
@@ -81,13 +81,13 @@ def fetch(
 ) -> FetchedDataset:
     """Return the files of a dataset, from the cache or else from the publisher.
 
-    The archive is checked against the MD5 that the publisher has beside it, and its SHA-256 is recorded.
+    Checks the archive against the publisher's MD5, and records its SHA-256.
 
     Args:
         name: a key of ``DATASETS``.
-        source: the address of the folder that holds the archives.
-        folder: where to keep it; the user's cache folder if None.
-        progress: called with the bytes that have arrived and the bytes in all.
+        source: the URL of the folder with the archives.
+        folder: where to store the files; the user's cache folder if None.
+        progress: called with the received and the total number of bytes.
     """
     require_known("dataset", name, DATASETS)
     require(source.startswith(("http://", "https://")), f"source must be an http or https address, got '{source}'")
@@ -99,7 +99,7 @@ def fetch(
             _download(dataset, f"{source.rstrip('/')}/{dataset.archive}", record, progress)
         return _load_fetched(dataset, home, record, cached=cached)
     except OSError as error:
-        raise ValueError(f"cannot keep {name} in {home}: {error.strerror or error}") from None
+        raise ValueError(f"cannot store {name} in {home}: {error.strerror or error}") from None
 
 
 def _load_fetched(dataset: Dataset, home: Path, record: Path, *, cached: bool) -> FetchedDataset:
@@ -110,7 +110,7 @@ def _load_fetched(dataset: Dataset, home: Path, record: Path, *, cached: bool) -
         is_intact = all(_digest(file.read_bytes()) == facts["files"][file.name] for file in (ratings, terms))
     except (ValueError, KeyError, TypeError, FileNotFoundError):
         is_intact = False
-    require(is_intact, f"the files in {home} are not those that were fetched: remove that folder and fetch again")
+    require(is_intact, f"the files in {home} have changed since they were fetched: remove that folder and fetch again")
     return FetchedDataset(ratings=ratings, terms=terms, licence=dataset.licence, cached=cached, **archive)
 
 
@@ -118,7 +118,7 @@ def _download(dataset: Dataset, url: str, record: Path, progress: Progress | Non
     expected = _fetch_published_md5(f"{url}.md5")
     archive = _read(url, progress)
     md5 = hashlib.md5(archive, usedforsecurity=False).hexdigest()
-    require(md5 == expected, f"{url} has MD5 {md5}, but its publisher says {expected}: not kept, try again")
+    require(md5 == expected, f"{url} has MD5 {md5}, but its publisher says {expected}: fetch again")
     contents = _extract_members(archive, (dataset.ratings, dataset.terms), url)
     for name, content in contents.items():
         write_atomically(record.parent / name, content)
@@ -135,7 +135,7 @@ def _fetch_published_md5(url: str) -> str:
 
 
 def _read(url: str, progress: Progress | None) -> bytes:
-    """Return what is at an address; a connection that breaks is tried again."""
+    """Return the content of a URL; retry after connection errors."""
     request = urllib.request.Request(url, headers={"User-Agent": f"fedcascade/{__version__}"})
     reason = ""
     for attempt in range(ATTEMPTS):
@@ -168,7 +168,7 @@ def _extract_members(archive: bytes, members: tuple[str, ...], url: str) -> dict
         with zipfile.ZipFile(io.BytesIO(archive)) as packed:
             return {Path(member).name: packed.read(member) for member in members}
     except (zipfile.BadZipFile, KeyError) as error:
-        raise ValueError(f"{url} is not the archive that was expected: {error}") from None
+        raise ValueError(f"{url} is not the expected archive: {error}") from None
 
 
 def _digest(content: bytes) -> str:

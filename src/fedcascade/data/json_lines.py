@@ -1,6 +1,6 @@
-"""Reads JSON lines, such as the reviews of Yelp's academic dataset, in a few megabytes at a time.
+"""A reader of ratings in JSON lines, such as the reviews of Yelp's academic dataset.
 
-What stays in memory is 24 bytes per rating and one entry per user and item: the text of reviews is skipped.
+It reads a few megabytes at a time, skips the text of reviews, and keeps 24 bytes per rating.
 """
 
 from array import array
@@ -41,13 +41,13 @@ def read_json_lines(path: Path, columns: Columns | None) -> Triplets:
 
 
 def _make_row_type(names: Columns) -> Any:
-    """Make a type with the three fields that matter; all others are skipped without being built."""
+    """Make a type with the three columns; other fields are skipped."""
     kinds: list[tuple[str, Any]] = [("user", int | str), ("item", int | str), ("rating", float)]
     return msgspec.defstruct("Rated", kinds, rename=names._asdict(), gc=False)
 
 
 def _detect_columns(file: BinaryIO, columns: Columns | None, path: Path) -> Columns:
-    """Find the columns in the first line, and leave the file at its beginning, behind a byte order mark."""
+    """Find the columns in the first line, and seek to the beginning, after a byte order mark."""
     start = 3 if file.read(3) == b"\xef\xbb\xbf" else 0
     file.seek(start)
     line = file.readline(LONGEST_LINE)
@@ -59,7 +59,7 @@ def _detect_columns(file: BinaryIO, columns: Columns | None, path: Path) -> Colu
 
 
 def _read_chunks(file: BinaryIO, path: Path) -> Iterator[bytes]:
-    """Read the file in pieces of whole lines."""
+    """Yield chunks of whole lines."""
     while chunk := file.read(CHUNK):
         rest = file.readline(LONGEST_LINE)
         require(len(rest) < LONGEST_LINE, f"{path} has a line longer than {LONGEST_LINE:,} bytes: not JSON lines")
@@ -78,7 +78,7 @@ def _decode_line(line: bytes, path: Path, number: int) -> Any:
 
 
 def _raise_line_error(path: Path, names: Columns, decoder: Any, first: int, chunk: bytes) -> NoReturn:
-    """Raise an error that names the first line of a chunk that cannot be read, and why."""
+    """Raise an error about the first line of a chunk that cannot be read."""
     for number, line in enumerate(chunk.split(b"\n"), start=first):
         try:
             if line.strip():

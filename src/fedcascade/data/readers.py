@@ -1,7 +1,4 @@
-"""Read ratings from the files that people have: MovieLens, Yelp, CSV and Parquet.
-
-Every reader gives the same ``Triplets`` for the same ratings: users and items are numbered as they first appear.
-"""
+"""Readers of ratings: MovieLens, Yelp, CSV and Parquet. Users and items are numbered in order of appearance."""
 
 import codecs
 import csv
@@ -22,10 +19,12 @@ from fedcascade.checks import require
 from fedcascade.data.json_lines import read_json_lines
 from fedcascade.data.tables import (
     HOLDS_NUL,
+    JSON_LINES,
     NOT_TEXT,
     PACKED,
     Columns,
     describe_long_line,
+    describe_polars,
     find_columns,
     find_line_end,
     find_separator,
@@ -51,7 +50,7 @@ def read_parquet(path: Path, columns: Columns | None) -> Triplets:
 
 
 def read_headed(path: Path, columns: Columns | None) -> Triplets:
-    """Read a file of text whose first line names the columns; the separator is what that line has most of."""
+    """Read a text file with the names of columns in its first line."""
     _check_text(path)
     head = read_head(path)
     separator, end = find_separator(head), find_line_end(head)
@@ -65,13 +64,13 @@ def read_headed(path: Path, columns: Columns | None) -> Triplets:
 
 
 def read_headless(path: Path, columns: Columns | None, *, separator: str, places: tuple[int, int, int]) -> Triplets:
-    """Read a file of text without names; users, items and ratings are in the columns of these numbers."""
-    require(columns is None, f"{path}: columns cannot be named, a {path.suffix} file has no names of columns")
+    """Read a text file without names of columns; ``places`` are the columns of users, items and ratings."""
+    require(columns is None, f"{path}: a {path.suffix} file has no names of columns, so none can be chosen")
     _check_text(path)
 
     def choose(names: list[str]) -> Columns:
         form = "::" if separator == ":" else "tabs"
-        require(len(names) > max(places), f"{path}, line 1 must hold user, item and rating with {form} between")
+        require(len(names) > max(places), f"{path}, line 1 must hold user, item and rating, separated by {form}")
         return Columns(*(names[place] for place in places))
 
     return _read_triplets(
@@ -89,13 +88,13 @@ def _read_triplets(
     locate: Callable[[int], str],
     explain: Callable[[], str] = lambda: "",
 ) -> Triplets:
-    """Read, check and number the three columns; ``locate`` names a row, ``explain`` what polars did not like."""
+    """Read, check and number the three columns; ``locate`` names a row, ``explain`` an error of polars."""
     try:
         names = choose(scan().collect_schema().names())
         selected = scan().select(**{role: pl.col(name) for role, name in names._asdict().items()})
         table = selected.collect().with_row_index("row")
     except PolarsError as error:
-        reason = explain() or f" cannot be read: {str(error).partition(chr(10))[0]}"
+        reason = explain() or f" cannot be read: {describe_polars(error)}"
         raise ValueError(f"{path}{reason}") from None
     table = table.filter(~pl.all_horizontal(pl.col(Columns._fields).is_null()))  # empty lines
     is_text = table["rating"].dtype == pl.String
@@ -118,14 +117,14 @@ def _check_rows(path: Path, table: pl.DataFrame, locate: Callable[[int], str]) -
 
 
 def _number_by_appearance(names: pl.Series) -> NDArray[np.int64]:
-    """Number names in the order in which they first appear."""
+    """Number names in order of appearance."""
     seen = names.unique(maintain_order=True).to_frame("name").with_row_index("number")
     numbers = names.to_frame("name").join(seen, on="name", how="left", maintain_order="left")["number"]
     return numbers.to_numpy().astype(np.int64)
 
 
 def _check_text(path: Path) -> None:
-    """Refuse a file that is not UTF-8, and name the line; polars checks what is packed by zstd."""
+    """Reject a file that is not UTF-8, with the line; polars checks zstd files."""
     if path.suffix == ".zst":
         return
     decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
@@ -146,9 +145,9 @@ def _check_text(path: Path) -> None:
 
 
 def _find_line(path: Path, separator: str, row: int) -> int:
-    """Return the line on which a row ends; quoted text may hold line breaks."""
+    """Return the line at which a row ends; quoted text may hold line breaks."""
     if path.suffix == ".zst":
-        return row + 2  # it cannot be read here; quoted line breaks are rare
+        return row + 2  # an estimate: zstd cannot be read here
     with open_text(path) as file:
         reader = csv.reader(file, delimiter=separator)
         next(islice(reader, row + 1, row + 2), None)
@@ -161,32 +160,30 @@ READERS: dict[str, Callable[[Path, Columns | None], Triplets]] = {
     ".csv": read_headed,
     ".tsv": read_headed,
     ".parquet": read_parquet,
-    # ratings.dat of MovieLens 1M is user::item::rating::time: to polars, every second column is empty.
+    # ratings.dat of MovieLens 1M is user::item::rating::time, so every second column is empty.
     ".dat": partial(read_headless, separator=":", places=(0, 2, 4)),
     ".data": partial(read_headless, separator="\t", places=(0, 1, 2)),  # u.data of MovieLens 100K
-    ".json": read_json_lines,
-    ".jsonl": read_json_lines,
-    ".ndjson": read_json_lines,
+    **dict.fromkeys(JSON_LINES, read_json_lines),
 }
 
 
 def read_ratings(path: str | PathLike[str], *, columns: Columns | None = None) -> Triplets:
-    """Read the ratings in a file; the ending of its name says how to read it.
+    """Read the ratings in a file, by the ending of its name.
 
     Args:
         path: ``ratings.csv``, ``ratings.dat`` or ``u.data`` of MovieLens, the reviews of Yelp's academic dataset
-            (JSON lines), or any CSV, TSV, JSON lines or Parquet file with named columns;
-            text may be packed, as ``.gz`` or ``.zst``.
+            (JSON lines), or a CSV, TSV, JSON lines or Parquet file with named columns. Text may be compressed (``.gz``,
+            ``.zst``).
         columns: the names of the columns of users, items and ratings; None tries the usual ones.
     """
     file = Path(path)
     require(file.exists(), f"there is no file {file}")
-    require(file.is_file(), f"{file} is a folder: name the file in it that holds the ratings")
+    require(file.is_file(), f"{file} is a folder: give the file in it that holds the ratings")
     endings = ", ".join(READERS)
     ending, is_zstd = strip_packing(file), file.suffix == ".zst"
-    require(ending in READERS, f"{file} must end in one of {endings}: the ending says how to read it")
+    require(ending in READERS, f"{file} must end in one of {endings}")
     readable = file.suffix not in PACKED or not (ending == ".parquet" or (is_zstd and "json" in ending))
-    require(readable, f"{file} must be unpacked first: of {ending} files, {file.suffix} is not read")
+    require(readable, f"{file} must be decompressed first: {ending} files cannot be read as {file.suffix}")
     try:
         ratings = READERS[ending](file, columns)
     except (OSError, EOFError, zlib.error) as error:
@@ -197,5 +194,5 @@ def read_ratings(path: str | PathLike[str], *, columns: Columns | None = None) -
 
 
 def build_ratings_environment(path: str | PathLike[str], *, columns: Columns | None = None, **options: Any) -> Ratings:
-    """Build the environment of a file of ratings; options are those of ``Ratings``."""
+    """Build the environment of a file of ratings; the options are those of ``Ratings``."""
     return Ratings(read_ratings(path, columns=columns), **options)

@@ -1,8 +1,9 @@
-"""Tables in files, plain or packed, with whatever separator and line ends; tables in memory; names of columns."""
+"""Tables from files, plain or compressed, and from memory; names of columns."""
 
 import csv
 import gzip
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TextIO, cast
@@ -15,15 +16,16 @@ from fedcascade.checks import require
 
 PACKED = (".gz", ".zst")
 TEXTS = (".csv", ".tsv", ".txt")
-SCHEMA_ROWS = 10_000  # rows of JSON lines from which the types of columns are taken
+JSON_LINES = (".json", ".jsonl", ".ndjson")
+SCHEMA_ROWS = 10_000  # rows of JSON lines from which types are inferred
 SEPARATORS = ",;\t|"
 NOT_TEXT = "is not UTF-8 text: convert the file, for instance by iconv"
 HOLDS_NUL = "holds a NUL byte: it is not UTF-8 text, or was cut by a crash"
-HEAD = 1 << 16  # bytes that are looked at to find separator and line ends
+HEAD = 1 << 16  # bytes from which separator and line ends are detected
 
 
 def strip_packing(path: Path) -> str:
-    """The ending of a file's name that says what is in it, without .gz or .zst.
+    """Return the ending of a file's name, without .gz or .zst.
 
     >>> strip_packing(Path("log.csv.gz")), strip_packing(Path("log.parquet"))
     ('.csv', '.parquet')
@@ -32,17 +34,17 @@ def strip_packing(path: Path) -> str:
 
 
 def open_bytes(path: Path) -> BinaryIO:
-    """Open a file, plain or packed by gzip."""
+    """Open a file, plain or compressed by gzip."""
     return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
 def open_text(path: Path) -> TextIO:
-    """Open a file of text, plain or packed by gzip."""
+    """Open a text file, plain or compressed by gzip."""
     return TextIOWrapper(open_bytes(path), encoding="utf-8", newline="")
 
 
 def read_head(path: Path) -> bytes:
-    """The first bytes of a file, unpacked."""
+    """Return the first bytes of a file, decompressed."""
     try:
         if path.suffix == ".zst":
             scanned = pl.scan_csv(path, has_header=False, separator="\x1f", quote_char=None, infer_schema=False)
@@ -54,7 +56,7 @@ def read_head(path: Path) -> bytes:
 
 
 def find_separator(head: bytes) -> str:
-    """The separator that the first line has most of; a comma where it has none.
+    """Return the most frequent separator of the first line; a comma if it has none.
 
     >>> find_separator(b"user;items;clicks")
     ';'
@@ -64,19 +66,19 @@ def find_separator(head: bytes) -> str:
 
 
 def read_header(path: Path) -> list[str]:
-    """The names in the first line of a file of text, whatever follows it."""
+    """Return the names in the first line of a text file."""
     head = read_head(path)
     line = head.replace(b"\r", b"\n").partition(b"\n")[0].decode("utf-8-sig", "replace")
     return [name.strip(' "') for name in line.split(find_separator(head))]
 
 
 def find_line_end(head: bytes) -> str:
-    """What ends a line: old Macs wrote a carriage return alone."""
+    """Return the line end: a carriage return in files of old Macs."""
     return "\r" if b"\r" in head and b"\n" not in head else "\n"
 
 
 def refuse_nul(head: bytes, path: Path) -> None:
-    """Refuse what is not UTF-8 text, and name the line of the first NUL."""
+    """Reject text that is not UTF-8, with the line of the first NUL byte."""
     require(head[:2] not in (b"\xff\xfe", b"\xfe\xff"), f"{path} is UTF-16: convert it to UTF-8, for instance by iconv")
     if b"\0" in head:
         line = head.partition(b"\0")[0].count(b"\n") + 1
@@ -84,7 +86,7 @@ def refuse_nul(head: bytes, path: Path) -> None:
 
 
 def describe_long_line(path: Path, separator: str) -> str:
-    """Words about the first line with more fields than the header; empty if there is none."""
+    """Describe the first line with more fields than the header; empty if there is none."""
     if path.suffix == ".zst":
         return ""
     with open_text(path) as file:
@@ -97,19 +99,19 @@ def describe_long_line(path: Path, separator: str) -> str:
 
 
 def scan_file(path: Path) -> pl.LazyFrame:
-    """A table that polars reads when asked; columns of text files are text."""
+    """Return a lazy table; columns of text files are text."""
     require(path.exists(), f"there is no file {path}")
-    require(path.is_file(), f"{path} is a folder: name the file in it that holds the log")
+    require(path.is_file(), f"{path} is a folder: give the file in it that holds the log")
     ending = strip_packing(path)
     endings = ", ".join(SCANNERS)
     require(ending in SCANNERS, f"{path} must end in one of {endings}, or one of these and .gz or .zst")
     is_packed_twice = path.suffix in PACKED and ending == ".parquet"
-    require(not is_packed_twice, f"{path}: Parquet is compressed by itself, unpack the file first")
+    require(not is_packed_twice, f"{path}: Parquet is already compressed, decompress the file first")
     return SCANNERS[ending](path)
 
 
 def read_batches(frame: pl.LazyFrame, path: Path, rows: int) -> Iterator[pl.DataFrame]:
-    """The rows of a table in their order, about ``rows`` at a time."""
+    """Yield the rows of a table in order, about ``rows`` at a time."""
     try:
         yield from frame.collect_batches(chunk_size=rows, maintain_order=True)
     except PolarsError as error:
@@ -122,7 +124,7 @@ def read_batches(frame: pl.LazyFrame, path: Path, rows: int) -> Iterator[pl.Data
 
 
 def list_columns(frame: pl.LazyFrame, path: Path) -> dict[str, pl.DataType]:
-    """Names and types of the columns of a table."""
+    """Return names and types of the columns of a table."""
     try:
         return dict(frame.collect_schema())
     except (PolarsError, OSError) as error:
@@ -130,7 +132,7 @@ def list_columns(frame: pl.LazyFrame, path: Path) -> dict[str, pl.DataType]:
 
 
 def describe_polars(error: Exception) -> str:
-    """The first line of an error, which is the one that says what is wrong."""
+    """Return the first line of an error."""
     return str(error).partition("\n")[0]
 
 
@@ -141,27 +143,21 @@ def _scan_text(path: Path) -> pl.LazyFrame:
     return pl.scan_csv(path, separator=find_separator(head), eol_char=find_line_end(head), infer_schema=False)
 
 
-def _scan_json(path: Path) -> pl.LazyFrame:
-    return pl.scan_ndjson(path, infer_schema_length=SCHEMA_ROWS)
-
-
 SCANNERS: dict[str, Callable[[Path], pl.LazyFrame]] = {
     **dict.fromkeys(TEXTS, _scan_text),
-    ".json": _scan_json,
-    ".jsonl": _scan_json,
-    ".ndjson": _scan_json,
+    **dict.fromkeys(JSON_LINES, partial(pl.scan_ndjson, infer_schema_length=SCHEMA_ROWS)),
     ".parquet": pl.scan_parquet,
 }
 
 
 def is_table(value: object) -> bool:
-    """Whether a value is a table of one of these kinds."""
+    """Return whether ``read_table`` accepts a value."""
     is_frame = isinstance(value, pl.DataFrame | pl.LazyFrame | Mapping) or hasattr(value, "__arrow_c_stream__")
     return is_frame or (hasattr(value, "columns") and hasattr(value, "to_dict"))
 
 
 def read_table(table: Any, name: str) -> pl.DataFrame:
-    """A table as one of polars; ``name`` is what a refusal calls it. pandas need not be installed, nor pyarrow.
+    """Convert a table to polars, without pandas or pyarrow; ``name`` is its name in errors.
 
     >>> read_table({"user": ["a", "b"], "items": np.array([[1, 2], [2, 3]])}, "log").shape
     (2, 2)
@@ -182,7 +178,7 @@ def read_table(table: Any, name: str) -> pl.DataFrame:
 
 
 def _read_column(column: Any) -> Any:
-    """A column as an array of numbers, or as a list in which what is missing is None."""
+    """Return a column as an array of numbers, or as a list with None for missing values."""
     if isinstance(column, pl.Series):
         return column
     values = np.asarray(column) if getattr(column, "ndim", None) is not None else column
@@ -192,7 +188,7 @@ def _read_column(column: Any) -> Any:
 
 
 def _read_cell(cell: Any) -> Any:
-    """A cell as a plain value; pandas says that one is missing by a number that is not equal to itself, or by pd.NA."""
+    """Return a cell as a plain value; None for NaN, NaT and pd.NA."""
     if isinstance(cell, np.ndarray | list | tuple):
         return [item.item() if isinstance(item, np.generic) else item for item in cell]
     is_missing = (
@@ -202,7 +198,7 @@ def _read_cell(cell: Any) -> Any:
 
 
 class Columns(NamedTuple):
-    """The names of three columns."""
+    """Names of the columns of users, items and ratings."""
 
     user: str
     item: str
@@ -217,7 +213,7 @@ USUAL = Columns(
 
 
 def strip_names(names: Sequence[str], path: object) -> dict[str, str]:
-    """Return the names of columns by what they are without spaces; refuse a name that is there twice."""
+    """Return the names of columns by their names without spaces; reject a repeated name."""
     stripped = {name.strip(): name for name in names}
     repeated = len(stripped) < len(names) or any("_duplicated_" in name for name in names)
     require(not repeated, f"{path} names a column twice: {', '.join(names)}")
@@ -225,7 +221,7 @@ def strip_names(names: Sequence[str], path: object) -> dict[str, str]:
 
 
 def find_columns(names: Sequence[str], wanted: Columns | None, path: Path) -> Columns:
-    """Return the wanted columns, or the first usual ones, if all of them are among the names of a file.
+    """Return the wanted columns, or else the usual ones; reject a file without them.
 
     >>> find_columns(["movieId", "userId", "rating", "timestamp"], None, Path("ratings.csv"))
     Columns(user='userId', item='movieId', rating='rating')
@@ -237,6 +233,6 @@ def find_columns(names: Sequence[str], wanted: Columns | None, path: Path) -> Co
         require(
             match is not None,
             f"{path} has no column {' or '.join(choice)} for the {role}: it has {', '.join(names)}; "
-            "name them, for instance 'user,item,rating'",
+            "name the columns, for instance 'user,item,rating'",
         )
     return Columns(*(str(match) for match in matches))

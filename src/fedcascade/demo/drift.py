@@ -27,7 +27,7 @@ class ChangingEnvironment(Synthetic):
     @property
     def changing(self) -> int:
         """The number of users that drift."""
-        return sum(person.kind == "changing" for person in self._changed.history.persons)
+        return sum(role.kind == "changing" for role in self._changed.history.user_roles)
 
     def weights(self, round_: int, user: int, features: NDArray[np.float32]) -> NDArray[np.float64]:
         if self.is_changed:

@@ -1,1 +1,1 @@
-"""Who arrives, what is on the shelf, what gets clicked."""
+"""Environments: arriving users, items on offer and clicks."""

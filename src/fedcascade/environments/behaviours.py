@@ -1,6 +1,6 @@
-"""How simulated users click: the chance that an item attracts, the cascade, and models with several clicks.
+"""Click models of simulated users: the cascade, and models with several clicks.
 
-An item attracts a user by its weight, whatever the model. The models differ in what is looked at.
+In each model an item attracts a user with its weight as probability. The models differ in the examined positions.
 """
 
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from fedcascade.numerics.jit import jit, jit_inline
 from fedcascade.numerics.linear import Features, Vector, compute_means
 from fedcascade.numerics.streams import LOOK, STAY, Integer, uniform
 
-DCM, DBN, PBM = 0, 1, 2  # as compiled code numbers the models
+DCM, DBN, PBM = 0, 1, 2  # numbers of the models in compiled code
 BEHAVIOURS = {"dcm": DCM, "dbn": DBN, "pbm": PBM}
 
 
 class Logistic(NamedTuple):
-    """Clicks with probability sigmoid(steepness <theta, x> + bias); None in its place is <theta, x>, clipped."""
+    """A link with click probability sigmoid(steepness <theta, x> + bias)."""
 
     steepness: float
     bias: float
@@ -29,7 +29,7 @@ class Logistic(NamedTuple):
 
 @jit_inline
 def apply_link(link: Logistic | None, mean: float) -> float:
-    """Return the probability of a click on an item with <theta, x> = ``mean``."""
+    """Return the click probability of an item with <theta, x> = ``mean``; without a link, clip it to [0, 1]."""
     if link is None:
         return min(max(mean, 0.0), 1.0)
     return 1.0 / (1.0 + exp(-(link.steepness * mean + link.bias)))
@@ -37,7 +37,7 @@ def apply_link(link: Logistic | None, mean: float) -> float:
 
 @jit
 def compute_weights(link: Logistic | None, theta: Vector, columns: Features) -> Vector:
-    """Return the probability of a click on every item."""
+    """Return the click probability of each item."""
     weights = compute_means(theta, columns)
     for item in range(weights.size):
         weights[item] = apply_link(link, weights[item])
@@ -46,11 +46,11 @@ def compute_weights(link: Logistic | None, theta: Vector, columns: Features) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class Behaviour:
-    """A click model with its one parameter.
+    """A click model and its parameter.
 
-    - ``dcm``: looks from the top; after a click, goes on with chance ``level``.
-    - ``dbn``: looks from the top; after a click, goes on unless the item satisfies, with its weight as the chance.
-    - ``pbm``: looks at position k, counted from 0, with chance ``level`` to the power k, whatever is clicked.
+    - ``dcm``: examines from the top; continues after a click with probability ``level``.
+    - ``dbn``: examines from the top; stops after a click with the weight of the item as probability.
+    - ``pbm``: examines position k, counted from 0, with probability ``level`` to the power k, regardless of clicks.
     """
 
     model: str
@@ -61,19 +61,19 @@ class Behaviour:
         PROBABILITY.check("level", self.level)
 
     def compile(self, length: int) -> "CompiledBehaviour":
-        """The model for lists of up to ``length`` items, as compiled code reads it."""
+        """Return the model for lists of up to ``length`` items, for compiled code."""
         fading = [float(self.level) ** k if self.model == "pbm" else 1.0 for k in range(length)]
         return CompiledBehaviour(BEHAVIOURS[self.model], float(self.level), np.array(fading))
 
     def click(self, seed: Integer, round_: int, attracted: NDArray[np.bool_], weights: Vector) -> tuple[int, ...]:
-        """The positions of a list that the user clicks, from top to bottom."""
+        """Return the clicked positions of a list, from top to bottom."""
         clicked = np.zeros(attracted.size, np.bool_)
         mark_clicks(self.compile(attracted.size), seed, round_, attracted, weights, clicked)
         return tuple(np.flatnonzero(clicked).tolist())
 
     def compute_reward(self, weights: Vector) -> float:
-        """The chance that anything in the list is clicked; that of the cascade where users look from the top."""
-        return compute_expected_reward(weights * self.compile(len(weights)).looked)
+        """Return the probability of at least one click in a list."""
+        return compute_expected_reward(weights * self.compile(len(weights)).examined)
 
 
 class CompiledBehaviour(NamedTuple):
@@ -81,18 +81,18 @@ class CompiledBehaviour(NamedTuple):
 
     model: int
     level: float
-    looked: Vector  # the chance that each position is looked at by a user who has not left
+    examined: Vector  # probability that a user that has not stopped examines each position
 
 
 @jit_inline
-def looks_at(behaviour: CompiledBehaviour, seed: Integer, round_: int, position: int) -> bool:
-    """Whether a user who has not left looks at a position."""
-    return bool(behaviour.model != PBM or uniform(seed, LOOK, round_, position) < behaviour.looked[position])
+def is_examined(behaviour: CompiledBehaviour, seed: Integer, round_: int, position: int) -> bool:
+    """Draw whether a user that has not stopped examines a position."""
+    return bool(behaviour.model != PBM or uniform(seed, LOOK, round_, position) < behaviour.examined[position])
 
 
 @jit_inline
-def goes_on(behaviour: CompiledBehaviour, seed: Integer, round_: int, position: int, weight: float) -> bool:
-    """Whether a user who has clicked an item of that weight looks further down."""
+def is_continued(behaviour: CompiledBehaviour, seed: Integer, round_: int, position: int, weight: float) -> bool:
+    """Draw whether a user continues after a click on an item with that weight."""
     if behaviour.model == PBM:
         return True
     draw = uniform(seed, STAY, round_, position)
@@ -108,17 +108,17 @@ def mark_clicks(
     weights: Vector,
     clicked: NDArray[np.bool_],
 ) -> None:
-    """Say of each position of a list whether it is clicked; ``attracted`` says of which items it would be if seen."""
+    """Set ``clicked`` for each position; ``attracted`` marks the items that would be clicked if examined."""
     stays = True
     for position in range(attracted.size):
-        clicked[position] = stays and attracted[position] and looks_at(behaviour, seed, round_, position)
+        clicked[position] = stays and attracted[position] and is_examined(behaviour, seed, round_, position)
         if clicked[position]:
-            stays = goes_on(behaviour, seed, round_, position, weights[position])
+            stays = is_continued(behaviour, seed, round_, position, weights[position])
 
 
 @jit_inline
 def fade_weight(behaviour: CompiledBehaviour | None, position: int, weight: float) -> float:
-    """The chance that an item of that weight is clicked in a position if nothing above it was; None is the cascade."""
+    """Return the click probability of an item in a position without clicks above it; None is the cascade."""
     if behaviour is None:
         return weight
-    return float(weight * behaviour.looked[position])
+    return float(weight * behaviour.examined[position])

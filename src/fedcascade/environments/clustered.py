@@ -1,4 +1,4 @@
-"""What environments of clustered users share: arrivals, items on offer, clicks and random draws."""
+"""The base of environments with clustered users: arrivals, items on offer, clicks and random draws."""
 
 import threading
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from fedcascade.checks import require, require_integer
 from fedcascade.environments import draws
 from fedcascade.environments.behaviours import Behaviour, Logistic, compute_weights
 from fedcascade.environments.history import History, Moment
-from fedcascade.environments.options import NEVER, ClusteredOptions
+from fedcascade.environments.options import NO_ROUND, ClusteredOptions
 from fedcascade.learning.oracles import ItemAttributes
 from fedcascade.numerics import streams
 
@@ -20,14 +20,15 @@ _this_thread = threading.local()
 
 
 class Clustered:
-    """An ``Environment`` of users whose clicks follow their theta, every draw from one seed.
+    """An ``Environment`` in which clicks follow the theta of each user; all draws come from one seed.
 
-    ``history`` says what each of the users wants and who is alike, round by round; ``clusters`` and ``thetas`` are
-    those of the first round. Rounds draw their items from the columns of ``catalogue``; without any, they draw fresh
-    random ones, which may be ``lifted``. ``link`` turns <theta, x> into a probability; None clips it.
+    ``history`` holds thetas and clusters by round; the attributes ``clusters`` and ``thetas`` are those of round 1.
+    Items are columns of ``catalogue``, or random (and possibly ``lifted``) without one. ``link`` maps <theta, x> to a
+    probability; None clips it.
     """
 
-    categories, has_costs = 0, False
+    categories = 0
+    has_costs = False
 
     def __init__(
         self,
@@ -40,15 +41,16 @@ class Clustered:
         link: Logistic | None = None,
     ) -> None:
         self.seed = np.uint64(seed)
-        self.behaviour: Behaviour | None = None  # the cascade
+        self.behaviour: Behaviour | None = None  # None is the cascade
         if options.clicks != "cascade":
             level = {} if options.click_level is None else {"level": options.click_level}
             self.behaviour = Behaviour(model=options.clicks, **level)
         self.link = link
-        self.history, first = history, history.find_moment(1)
+        self.history = history
+        first = history.find_moment(1)
         self.thetas, self.clusters = first.thetas, first.clusters
         self.users, self.dimension = first.thetas.shape
-        self.fewest_items, self.most_items = options.item_range
+        self.item_range = self.fewest_items, self.most_items = options.item_range
         self.lifted = lifted
         self.catalogue = np.empty((self.dimension, 0), np.float32) if catalogue is None else catalogue
         offered, most = self.catalogue.shape[1], self.most_items
@@ -57,23 +59,23 @@ class Clustered:
         self._arrival_steps = first, compute_arrival_steps(self._arrival_weights * first.present)
 
     @property
-    def drifts(self) -> bool:
-        """Whether the population ever changes."""
-        return self.history.find_next(1) < NEVER or len(self.history.persons) > 0
+    def has_changes(self) -> bool:
+        """True if the population changes in any round."""
+        return self.history.find_next(1) < NO_ROUND or len(self.history.user_roles) > 0
 
     def find_moment(self, round_: int) -> Moment:
-        """What users want in a round, who is alike, and who is there."""
+        """Return the population in a round."""
         return self.history.find_moment(round_)
 
     def get_thetas(self, round_: int) -> NDArray[np.float64]:
         return self.history.find_moment(round_).thetas
 
     def count_unchanged_rounds(self, round_: int, most: int) -> int:
-        """For how many rounds from ``round_`` on the population does not change; at most ``most``."""
+        """Count the rounds from ``round_`` on without a change of the population, up to ``most``."""
         return min(most, self.history.find_next(round_) - round_)
 
     def with_other_rounds(self, seed: int) -> Self:
-        """The same users with the same wishes in other rounds: who arrives, is offered and clicks is drawn anew."""
+        """Return an environment with the same users and other draws of arrivals, items and clicks."""
         check_seed(seed)
         other = copy(self)
         other.seed = np.uint64(seed)
@@ -89,7 +91,7 @@ class Clustered:
         return int(self.arrivals(round_, 1)[0])
 
     def arrivals(self, first: int, count: int) -> NDArray[np.int64]:
-        """The users who arrive in ``count`` rounds from ``first`` on."""
+        """Return the users of ``count`` rounds from ``first`` on."""
         users, done = np.empty(count, np.int64), 0
         while done < count:
             part = self.count_unchanged_rounds(first + done, count - done)
@@ -111,11 +113,11 @@ class Clustered:
         return ItemAttributes(categories, draws.draw_costs(self.seed, round_, items) if self.has_costs else None)
 
     def weights(self, round_: int, user: int, features: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return <theta, x>, clipped to [0, 1], or what the ``link`` makes of it."""
+        """Return <theta, x>, clipped to [0, 1] or mapped by ``link``."""
         return compute_weights(self.link, self.get_thetas(round_)[user], np.ascontiguousarray(features.T))
 
     def attracted(self, round_: int, items: NDArray[np.intp], weights: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """w_t(i): each item has its own draw in a round, wherever in a list it stands."""
+        """Draw w_t(i). The draw of an item does not depend on its position."""
         uniforms = [streams.uniform(self.seed, streams.CLICK, round_, int(item)) for item in items]
         return np.asarray(uniforms) < weights
 
@@ -127,19 +129,19 @@ class Clustered:
 
 
 def check_seed(seed: int) -> None:
-    """Refuse a seed that is no whole number of 64 bits."""
+    """Reject a seed that is not a 64-bit whole number."""
     require_integer("seed", seed, 0)
     require(seed < 2**64, f"seed must be in 0..2^64 - 1, got {seed}")
 
 
 def lift(units: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Turn every row z into (z, 1) / sqrt(2), so that the products of two rows of length 1 are in [0, 1]."""
+    """Map each row z to (z, 1) / sqrt(2), so that products of two rows of length 1 are in [0, 1]."""
     lifted: NDArray[np.float64] = np.hstack([units, np.ones((len(units), 1))]) * 0.5**0.5
     return lifted
 
 
 def _get_word_buffer() -> streams.WordBuffer:
-    """This thread's own buffer: to make one in every round takes a twentieth of the reference's round."""
+    """Return the buffer of this thread. Making one per round would take 5% of a reference round."""
     if not hasattr(_this_thread, "buffer"):
         _this_thread.buffer = streams.make_word_buffer()
     buffer: streams.WordBuffer = _this_thread.buffer
@@ -147,7 +149,7 @@ def _get_word_buffer() -> streams.WordBuffer:
 
 
 def compute_arrival_weights(users: int, arrivals: Sequence[float] | str) -> NDArray[np.float64]:
-    """Return how likely each user is to arrive, up to scale."""
+    """Return the unnormalised probability of each user's arrival."""
     if isinstance(arrivals, str):
         return np.ones(users) if arrivals == "uniform" else 1.0 / np.arange(1, users + 1)
     require(len(arrivals) == users, f"arrivals must be {users} finite numbers > 0, one per user")
@@ -155,7 +157,7 @@ def compute_arrival_weights(users: int, arrivals: Sequence[float] | str) -> NDAr
 
 
 def compute_arrival_steps(weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The inner steps of the cumulative distribution: the user who arrives is the number of steps <= a draw."""
+    """Return the inner steps of the cumulative distribution; the number of steps <= a draw is the user."""
     sums: NDArray[np.float64] = np.cumsum(weights / weights.max())
     steps: NDArray[np.float64] = sums[:-1] / sums[-1]
     return steps

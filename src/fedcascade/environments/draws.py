@@ -1,6 +1,6 @@
-"""What a round of a world draws from its seed, compiled: who arrives, how many items are on offer, and their features.
+"""Compiled draws of a round: the user, the number of items and their features.
 
-The draws have addresses (``numerics.streams``), so an engine may ask for any round in any order.
+Draws have addresses (``numerics.streams``), so engines may request rounds in any order.
 """
 
 import numpy as np
@@ -14,8 +14,8 @@ from fedcascade.numerics.streams import Integer, WordBuffer
 
 # Typed, because numba turns float32 * 1.0 into float64.
 _ZERO, _TINY = np.float32(0.0), np.float32(1e-30)
-# How long the free coordinates of an item are before they are rounded to the grid, in steps of it. Items that are not
-# lifted begin a little shorter than 1, so that single precision cannot make one longer than 1.
+# Lengths of the free coordinates before rounding, in steps of the grid. Items without a lift are slightly shorter than
+# 1, so that single precision cannot exceed 1.
 LENGTH = np.float32((1.0 - 2.0**-20) * PER_UNIT)
 LIFTED_LENGTH = np.float32(0.5**0.5 * PER_UNIT)
 LIFTING = np.float32(round_to_grid(0.5**0.5))  # the last coordinate of lifted items
@@ -23,7 +23,7 @@ LIFTING = np.float32(round_to_grid(0.5**0.5))  # the last coordinate of lifted i
 
 @jit
 def count_items(seed: Integer, round_: Integer, fewest: int, most: int) -> int:
-    """How many items a round offers, between ``fewest`` and ``most``."""
+    """Draw the number of items of a round, between ``fewest`` and ``most``."""
     if fewest == most:
         return most
     return fewest + int(streams.uniform(seed, streams.SHELF, round_, 0) * (most - fewest + 1))
@@ -31,7 +31,7 @@ def count_items(seed: Integer, round_: Integer, fewest: int, most: int) -> int:
 
 @jit
 def draw_arrivals_into(seed: Integer, first: Integer, steps: NDArray[np.float64], out: NDArray[np.int64]) -> None:
-    """Fill ``out`` with the users who arrive in rounds first, first + 1, ...; ``steps`` as in ``Clustered``."""
+    """Fill ``out`` with the users of rounds first, first + 1, ...; ``steps`` as in ``compute_arrival_steps``."""
     for i in range(out.size):
         draw = streams.uniform(seed, streams.ARRIVAL, np.uint64(first) + np.uint64(i), 0)
         out[i] = np.searchsorted(steps, draw, side="right")
@@ -39,7 +39,7 @@ def draw_arrivals_into(seed: Integer, first: Integer, steps: NDArray[np.float64]
 
 @jit
 def draw_categories(seed: Integer, round_: Integer, items: int, categories: int) -> NDArray[np.int64]:
-    """The category of each of a round's items, 0 to ``categories`` - 1, all equally likely."""
+    """Draw the category of each item of a round, uniform in 0 to ``categories`` - 1."""
     words, drawn = streams.words(seed, streams.CATEGORY, round_, items), np.empty(items, np.int64)
     for item in range(items):
         drawn[item] = np.int64((np.uint64(words[item]) * np.uint64(categories)) >> np.uint64(32))
@@ -48,7 +48,7 @@ def draw_categories(seed: Integer, round_: Integer, items: int, categories: int)
 
 @jit
 def draw_costs(seed: Integer, round_: Integer, items: int) -> NDArray[np.float64]:
-    """The cost of each of a round's items, uniform in (0, 1]."""
+    """Draw the cost of each item of a round, uniform in (0, 1]."""
     words, drawn = streams.words(seed, streams.COST, round_, items), np.empty(items)
     for item in range(items):
         drawn[item] = (np.float64(words[item]) + 1.0) * 2.0**-32
@@ -57,9 +57,9 @@ def draw_costs(seed: Integer, round_: Integer, items: int) -> NDArray[np.float64
 
 @jit_inline
 def scale_columns(rows: Features, first: int, squares: NDArray[np.float32], length: np.float32) -> None:
-    """Scale the columns from ``first`` on to ``length`` steps of the grid, and round them to it toward zero.
+    """Scale the columns from ``first`` on to ``length`` steps of the grid, and round them toward zero.
 
-    ``squares``, their squared lengths, are overwritten.
+    Overwrites ``squares``, their squared lengths.
     """
     for i in range(squares.size):
         squares[i] = length / np.sqrt(max(squares[i], _TINY))
@@ -71,9 +71,9 @@ def scale_columns(rows: Features, first: int, squares: NDArray[np.float32], leng
 
 @jit_inline
 def draw_unit_items_into(seed: Integer, round_: Integer, out: Features, lifted: bool, buffer: WordBuffer) -> None:
-    """Fill ``out`` (dimension, items) with items of length 1, uniform on the sphere, then rounded to the grid.
+    """Fill ``out`` (dimension, items) with items uniform on the unit sphere, rounded to the grid.
 
-    Lifted items are uniform on a sphere of one dimension less, and their last coordinate is 1/sqrt(2), rounded.
+    Lifted items are uniform on a sphere with one dimension less; their last coordinate is 1/sqrt(2), rounded.
     """
     free = out.shape[0] - 1 if lifted else out.shape[0]
     for first in range(0, out.shape[1], streams.BLOCK):
@@ -84,9 +84,9 @@ def draw_unit_items_into(seed: Integer, round_: Integer, out: Features, lifted: 
 
 @jit
 def draw_catalogue_items_into(seed: Integer, round_: Integer, out: Features, catalogue: Features) -> None:
-    """Fill ``out`` (dimension, items) with different columns of ``catalogue``, every choice equally likely.
+    """Fill ``out`` (dimension, items) with distinct columns of ``catalogue``, drawn uniformly.
 
-    The first items do not depend on how many are drawn. Columns of ``out`` for which there is no item left are 0.
+    The first items do not depend on the number of items. Surplus columns of ``out`` are 0.
     """
     drawn = min(out.shape[1], catalogue.shape[1])
     order = streams.sample_indices(seed, streams.ITEMS, round_, catalogue.shape[1], drawn)
@@ -100,7 +100,7 @@ def draw_catalogue_items_into(seed: Integer, round_: Integer, out: Features, cat
 def draw_items_into(
     seed: Integer, round_: Integer, out: Features, lifted: bool, catalogue: Features, buffer: WordBuffer
 ) -> None:
-    """Fill ``out`` (dimension, items) with a round's items: from ``catalogue``, or fresh ones where it is empty."""
+    """Fill ``out`` (dimension, items) with a round's items: from ``catalogue``, or random ones if it is empty."""
     if catalogue.shape[1] > 0:
         draw_catalogue_items_into(seed, round_, out, catalogue)
     else:

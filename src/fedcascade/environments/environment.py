@@ -1,4 +1,4 @@
-"""What a simulation asks of the world: who arrives, what is on the shelf, what gets clicked, and luck."""
+"""The interface of environments: arrivals, items on offer, clicks and random draws."""
 
 from typing import Protocol
 
@@ -9,44 +9,44 @@ from fedcascade.learning.oracles import ItemAttributes
 
 
 class Environment(Protocol):
-    """A world of users and items in which every answer depends on the round alone, never on earlier calls.
+    """Users and items. Results depend on the round alone, not on earlier calls; rounds count from 1.
 
-    Rounds count from 1. ``testing.check_environment`` says whether yours keeps these promises.
+    ``testing.check_environment`` checks an implementation.
     """
 
     @property
     def users(self) -> int:
-        """How many users there are."""
+        """Number of users."""
 
     @property
     def dimension(self) -> int:
-        """How many features an item has."""
+        """Number of features of an item."""
 
     @property
     def most_items(self) -> int:
-        """The most items that a round may offer."""
+        """Largest number of items in a round."""
 
     @property
     def clusters(self) -> NDArray[np.int64]:
-        """The true cluster of each user."""
+        """True cluster of each user."""
 
     def arrival(self, round_: int) -> int:
-        """The user who arrives."""
+        """Return the user of the round."""
 
     def items(self, round_: int) -> NDArray[np.float32]:
-        """The features on offer, one row per item, each of norm at most 1, on the grid (``round_to_grid``)."""
+        """Return the features of the items, one row each, of norm at most 1 and on the grid (``round_to_grid``)."""
 
     def attributes(self, round_: int, items: int) -> ItemAttributes:
-        """The categories and costs of the round's items, for oracles that ask for them; none where it has none."""
+        """Return the categories and costs of the items, for oracles that need them; None if there are none."""
 
     def weights(self, round_: int, user: int, features: NDArray[np.float32]) -> NDArray[np.float64]:
-        """The probability that ``user`` clicks each item when it is examined."""
+        """Return the probability that ``user`` clicks each item after examining it."""
 
     def attracted(self, round_: int, items: NDArray[np.intp], weights: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """w_t(i): whether each of ``items``, whose click probabilities are ``weights``, would be clicked."""
+        """Draw w_t(i): whether each of ``items`` would be clicked, given the probabilities ``weights``."""
 
     def ties(self, round_: int, items: int) -> NDArray[np.uint32]:
-        """A random word per item, by which equal scores are ordered."""
+        """Return a random word per item, which orders equal scores."""
 
     def draw(self, round_: int) -> float:
-        """The round's uniform number for triggers that speak by chance."""
+        """Return the round's uniform number, for random triggers."""

@@ -1,4 +1,4 @@
-"""Histories: what the users of a world want, who is like whom and who is there, round by round."""
+"""Populations by round: the theta and cluster of each user, and the users that are present."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
@@ -6,20 +6,22 @@ from typing import Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.environments.options import NEVER, ClusteredOptions, Turnover
+from fedcascade.environments.options import NO_ROUND, Attack, ClusteredOptions, Turnover
 from fedcascade.numerics import streams
 from fedcascade.numerics.linear import normalise_rows
 
 Labels = NDArray[np.int64]
 Thetas = NDArray[np.float64]
 Flags = NDArray[np.bool_]
+UserKind = Literal["steady", "changing", "poisoning"]
 
-CHANGING, LYING, JOINING, LEAVING = 1, 2, 3, 4  # which draws of the stream CLUSTER say who does
-NEARLY = 0.3  # how far liars who are near a cluster have turned from it
+# Round numbers of the draws in the stream CLUSTER that select the users of each event.
+CHANGING, POISONING, JOINING, LEAVING = 1, 2, 3, 4
+NEAR_TURN = 0.3  # share of the way from the first cluster to the promoted theta, for the attack "near"
 
 
 class Moment(NamedTuple):
-    """A population in some rounds: the theta and the true cluster of each user, and who is there."""
+    """A population in a round: the theta and true cluster of each user, and whether it is present."""
 
     thetas: Thetas
     clusters: Labels
@@ -27,36 +29,36 @@ class Moment(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Person:
-    """Who a user is, which no agent knows.
+class UserRole:
+    """The part of a user in the events of an environment; agents do not know it.
 
-    ``joined`` and ``left`` are rounds; None where it is there from the start, or to the end.
+    ``joined`` and ``left`` are rounds; None for a user that is present from the start, or to the end.
     """
 
-    kind: Literal["steady", "changing", "liar"]
+    kind: UserKind
     joined: int | None = None
     left: int | None = None
 
 
 class History(Protocol):
-    """A population as a function of the round; ``persons`` says who is who, and is empty where nobody changes."""
+    """A population as a function of the round; ``user_roles`` is empty without events."""
 
-    persons: tuple[Person, ...]
+    user_roles: tuple[UserRole, ...]
 
     def find_moment(self, round_: int) -> Moment:
-        """The population in a round."""
+        """Return the population in a round."""
 
     def find_next(self, round_: int) -> int:
-        """The first round after ``round_`` in which the population may be another one."""
+        """Return the first round after ``round_`` in which the population may differ."""
 
 
 class OneChange:
-    """Thetas that change once, in round ``at``, or never; ``clusters`` are the same before and after."""
+    """Thetas that change once, in round ``at``, or never; clusters stay the same."""
 
-    persons: tuple[Person, ...]
+    user_roles: tuple[UserRole, ...] = ()
 
-    def __init__(self, clusters: Labels, thetas: Thetas, at: int = NEVER, later: Thetas | None = None) -> None:
-        self.persons, self._at = (), at
+    def __init__(self, clusters: Labels, thetas: Thetas, at: int = NO_ROUND, later: Thetas | None = None) -> None:
+        self._at = at
         self._before = Moment(thetas, clusters, np.ones(clusters.size, np.bool_))
         self._after = self._before if later is None else self._before._replace(thetas=later)
 
@@ -64,14 +66,14 @@ class OneChange:
         return self._before if round_ < self._at else self._after
 
     def find_next(self, round_: int) -> int:
-        return self._at if round_ < self._at else NEVER
+        return self._at if round_ < self._at else NO_ROUND
 
 
 class Tastes(NamedTuple):
-    """What users want at first, and what they may come to want.
+    """The clusters and thetas of users before and after events.
 
-    ``centres`` has the theta of each cluster; ``others`` has one more for each cluster, and after these the one that
-    liars promote. The last coordinate of ``lifted`` thetas is the same for all.
+    ``centres`` holds the theta of each cluster. ``others`` holds a new theta for each cluster, and last the one that
+    poisoning users promote. ``lifted`` thetas share their last coordinate.
     """
 
     clusters: Labels
@@ -80,33 +82,34 @@ class Tastes(NamedTuple):
     lifted: bool
 
 
-class LivingHistory:
-    """The history of users who change, lie, join and leave as options say; the draws of a seed say which ones."""
+class EventHistory:
+    """A population with change, poisoning, joins and leaves; the seed selects the users."""
 
     def __init__(self, options: ClusteredOptions, tastes: Tastes, seed: int) -> None:
-        self._options, self._tastes, self._seed = options, tastes, np.uint64(seed)
+        self._options, self._tastes = options, tastes
+        self._seed = np.uint64(seed)
         users = tastes.clusters.size
         self._changing = self._select_in_clusters(options.change.share) if options.change else np.zeros(users, np.bool_)
-        self._lying = np.zeros(users, np.bool_)
-        if options.liars is not None:
-            self._lying[self._draw_order(LYING)[: round(options.liars.share * users)]] = True
+        self._poisoning = np.zeros(users, np.bool_)
+        if options.poisoning is not None:
+            self._poisoning[self._draw_order(POISONING)[: round(options.poisoning.share * users)]] = True
         self._joined = self._spread(options.joins, JOINING, 1)
-        self._left = self._spread(options.leaves, LEAVING, NEVER)
-        self._moments: dict[tuple[float, bool, int, int], Moment] = {}
-        self.persons = tuple(self._describe(user) for user in range(users))
+        self._left = self._spread(options.leaves, LEAVING, NO_ROUND)
+        self._moments: dict[tuple[float, Attack | None, int, int], Moment] = {}
+        self.user_roles = tuple(self._describe(user) for user in range(users))
 
-    def _describe(self, user: int) -> Person:
+    def _describe(self, user: int) -> UserRole:
         joined, left = int(self._joined[user]), int(self._left[user])
-        kind: Literal["steady", "changing", "liar"] = "changing" if self._changing[user] else "steady"
-        if self._lying[user]:
-            kind = "liar"
-        return Person(kind, joined if joined > 1 else None, left if left < NEVER else None)
+        kind: UserKind = "changing" if self._changing[user] else "steady"
+        if self._poisoning[user]:
+            kind = "poisoning"
+        return UserRole(kind, joined if joined > 1 else None, left if left < NO_ROUND else None)
 
     def _draw_order(self, which: int) -> Labels:
         return np.argsort(streams.uniforms(self._seed, streams.CLUSTER, which, self._tastes.clusters.size))
 
     def _select_in_clusters(self, share: float) -> Flags:
-        """That share of each cluster."""
+        """Select a share of the users of each cluster."""
         clusters, order = self._tastes.clusters, self._draw_order(CHANGING)
         selected = np.zeros(clusters.size, np.bool_)
         for cluster in np.unique(clusters):
@@ -115,7 +118,7 @@ class LivingHistory:
         return selected
 
     def _spread(self, turnover: Turnover | None, which: int, otherwise: int) -> Labels:
-        """The round in which each user comes or leaves."""
+        """Return the round in which each user joins or leaves."""
         rounds = np.full(self._tastes.clusters.size, otherwise)
         if turnover is not None:
             moving = self._draw_order(which)[: round(turnover.share * rounds.size)]
@@ -125,28 +128,28 @@ class LivingHistory:
 
     def find_next(self, round_: int) -> int:
         options, turns = self._options, np.append(self._joined, self._left)
-        following = [NEVER, int(turns[turns > round_].min(initial=NEVER))]
+        following = [NO_ROUND, int(turns[turns > round_].min(initial=NO_ROUND))]
         if options.change is not None:
             following.append(options.change.find_next(round_))
-        if options.liars is not None and round_ < options.liars.since:
-            following.append(options.liars.since)
+        if options.poisoning is not None and round_ < options.poisoning.since:
+            following.append(options.poisoning.since)
         return min(following)
 
     def find_moment(self, round_: int) -> Moment:
         options = self._options
         progress = 0.0 if options.change is None else options.change.measure_progress(round_)
-        lying = options.liars is not None and round_ >= options.liars.since
-        there = int((self._joined <= round_).sum()), int((self._left <= round_).sum())
-        key = (progress, lying, *there)
+        attack = options.poisoning.attack if options.poisoning and round_ >= options.poisoning.since else None
+        key = (progress, attack, int((self._joined <= round_).sum()), int((self._left <= round_).sum()))
         if key not in self._moments:
             present = (self._joined <= round_) & (round_ < self._left)
-            self._moments[key] = Moment(*self._build_wishes(progress, lying), present)
+            self._moments[key] = Moment(*self._build_thetas(progress, attack), present)
         return self._moments[key]
 
-    def _build_wishes(self, progress: float, lying: bool) -> tuple[Thetas, Labels]:
-        """The thetas and clusters of all users."""
+    def _build_thetas(self, progress: float, attack: Attack | None) -> tuple[Thetas, Labels]:
+        """Return the theta and cluster of each user."""
         clusters, centres, others, lifted = self._tastes
-        thetas, labels, changing, liars = centres[clusters], clusters.copy(), self._changing, self._lying
+        thetas, labels = centres[clusters], clusters.copy()
+        changing, poisoning = self._changing, self._poisoning
         if progress and self._options.change is not None:
             is_new = self._options.change.to == "new"
             following = (clusters + 1) % len(centres)
@@ -154,17 +157,17 @@ class LivingHistory:
             thetas[changing] = turn_to(thetas[changing], wanted[changing], progress, lifted)
             if progress > 0.5:
                 labels[changing] = (clusters + len(centres) if is_new else following)[changing]
-        if lying and self._options.liars is not None:
-            thetas[liars] = self._tell_lies(self._options.liars.lie)[liars]
-            labels[liars] = 2 * len(centres) + np.flatnonzero(liars)
+        if attack is not None:
+            thetas[poisoning] = self._build_poisoned_thetas(attack)[poisoning]
+            labels[poisoning] = 2 * len(centres) + np.flatnonzero(poisoning)
         return thetas, labels
 
-    def _tell_lies(self, lie: str) -> Thetas:
+    def _build_poisoned_thetas(self, attack: Attack) -> Thetas:
         clusters, centres, others, lifted = self._tastes
         promoted = others[-1:]
-        if lie == "near":
-            promoted = turn_to(centres[:1], promoted, NEARLY, lifted)
-        elif lie == "inverted":
+        if attack == "near":
+            promoted = turn_to(centres[:1], promoted, NEAR_TURN, lifted)
+        elif attack == "inverted":
             promoted = -centres[clusters]
             if lifted:
                 promoted[:, -1] *= -1.0
@@ -172,7 +175,7 @@ class LivingHistory:
 
 
 def turn_to(thetas: Thetas, wanted: Thetas, progress: float, lifted: bool) -> Thetas:
-    """Thetas on their way to others, row by row; their lengths change evenly.
+    """Turn each row of ``thetas`` towards that of ``wanted``, with linearly interpolated lengths.
 
     >>> turn_to(np.array([[1.0, 0.0]]), np.array([[0.0, 1.0]]), 0.5, False).round(3).tolist()
     [[0.707, 0.707]]

@@ -1,6 +1,7 @@
-"""From ratings to clusters: the most active users and most rated items, a matrix, its singular vectors, k-means."""
+"""Preparation of ratings: a matrix of the most active users and most rated items, its singular vectors, k-means."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -13,13 +14,13 @@ from fedcascade.numerics import streams
 Points = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
-NOTHING = 1e-10  # a vector shorter than this, next to the longest, points nowhere
+ZERO_LENGTH = 1e-10  # vectors shorter than this times the longest count as zero
 RANK, DENSITY, TAIL = 20, 0.1, 0.7  # of generated ratings
 MOST_STEPS = 300  # of k-means
 
 
 class Triplets(NamedTuple):
-    """Ratings, one place each in three arrays; users and items are numbered from 0."""
+    """Ratings as three arrays of equal length; users and items are numbered from 0."""
 
     users: NDArray[np.int64]
     items: NDArray[np.int64]
@@ -28,7 +29,7 @@ class Triplets(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Vectors:
-    """Users and items as unit vectors, one row each, and all singular values of the matrix."""
+    """Unit vectors of users and items, one row each, and all singular values of the matrix."""
 
     users: NDArray[np.float64]
     items: NDArray[np.float64]
@@ -36,7 +37,7 @@ class Vectors:
 
 
 def to_triplets(matrix: NDArray[np.float64]) -> Triplets:
-    """The ratings of a matrix (users, items), in which 0 says that there is none.
+    """Return the ratings of a matrix (users, items), in which 0 is no rating.
 
     >>> to_triplets(np.array([[5.0, 0.0], [0.0, 3.0]])).values.tolist()
     [5.0, 3.0]
@@ -51,7 +52,7 @@ def to_triplets(matrix: NDArray[np.float64]) -> Triplets:
 def build_rating_matrix(ratings: Triplets, options: RatingsOptions) -> NDArray[np.float64]:
     """Return the matrix of the most active users and the most rated items, the busiest first.
 
-    Where a user rated an item several times, its stars are the mean.
+    Repeated ratings of an item by a user are averaged.
     """
     require(ratings.values.size > 0, "ratings must hold at least one rating")
     users, items = _select_busiest(ratings, options.top_users, options.top_items, options.selection == "nested")
@@ -84,17 +85,16 @@ def _find_most_frequent(numbers: NDArray[np.int64], most: int) -> NDArray[np.int
 
 
 def _find_positions(numbers: NDArray[np.int64], among: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where in ``among`` each number is, or -1."""
+    """Return the position of each number in ``among``, or -1."""
     positions = np.full(int(numbers.max()) + 1, -1)
     positions[among] = np.arange(among.size)
     return positions[numbers]
 
 
 def compute_vectors(matrix: NDArray[np.float64], dimension: int, scaling: Scaling) -> Vectors:
-    """Users and items as unit vectors: rows of U sqrt(S) and V sqrt(S), or with scaling "none" of U and V.
+    """Return users and items as unit vectors: rows of U sqrt(S) and V sqrt(S), or of U and V with scaling "none".
 
-    Singular vectors are known up to their sign; here the largest entry of each in U is positive. Users and
-    items that point nowhere are left out.
+    The sign of singular vectors makes the largest entry of each in U positive. Zero vectors are left out.
     """
     left, singular, right = np.linalg.svd(matrix, full_matrices=False)
     rank = int((singular > singular[0] * max(matrix.shape) * np.finfo(np.float64).eps).sum())
@@ -108,16 +108,16 @@ def compute_vectors(matrix: NDArray[np.float64], dimension: int, scaling: Scalin
 
 def _normalise_rows(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     lengths = np.linalg.norm(rows, axis=1)
-    nonzero = lengths > NOTHING * lengths.max()
+    nonzero = lengths > ZERO_LENGTH * lengths.max()
     units: NDArray[np.float64] = rows[nonzero] / lengths[nonzero, None]
     return units
 
 
 def generate_ratings(users: int = 1_000, items: int = 1_000, seed: int = 0) -> NDArray[np.float64]:
-    """A matrix of stars from 1 to 5, 0 where there is no rating: low rank, with noise and a long tail.
+    """Generate a matrix of stars from 1 to 5, 0 without a rating: low rank, with noise and a long tail.
 
-    A user's affinity to an item has rank 20 at most. It moves both the stars, to which noise is added, and
-    whether the item is rated at all; few users and few items have most of the ratings. Less than a tenth is rated.
+    Affinities of users to items have rank 20. They determine both the stars, with added noise, and the probability of
+    a rating. Few users and few items have most of the ratings. Less than a tenth of the matrix is rated.
 
     >>> matrix = generate_ratings(50, 80, seed=0)
     >>> matrix.shape, sorted(set(matrix.ravel().tolist()))
@@ -125,19 +125,19 @@ def generate_ratings(users: int = 1_000, items: int = 1_000, seed: int = 0) -> N
     """
     require_integer("users", users)
     require_integer("items", items)
-    draw_normals, stream = streams.draw_normals, streams.RATINGS
+    draw_normals = partial(streams.draw_normals, seed, streams.RATINGS)
     importance = 1.0 / np.sqrt(np.arange(1, RANK + 1))
     importance /= np.linalg.norm(importance)
-    tastes, traits = draw_normals(seed, stream, 0, (RANK, users)), draw_normals(seed, stream, 1, (RANK, items))
+    tastes, traits = draw_normals(0, (RANK, users)), draw_normals(1, (RANK, items))
     affinity = (tastes.T * importance) @ traits
     wanted = np.exp(affinity) * np.outer(_draw_long_tail(seed, 2, users), _draw_long_tail(seed, 3, items))
     uniforms = streams.uniforms(np.uint64(seed), streams.RATINGS, 4, users * items).reshape(users, items)
-    stars = np.clip(np.rint(3.5 + 0.8 * affinity + 0.6 * draw_normals(seed, stream, 5, (users, items))), 1.0, 5.0)
+    stars = np.clip(np.rint(3.5 + 0.8 * affinity + 0.6 * draw_normals(5, (users, items))), 1.0, 5.0)
     return np.where(uniforms < DENSITY * wanted / wanted.mean(), stars, 0.0)
 
 
 def _draw_long_tail(seed: int, which: int, size: int) -> NDArray[np.float64]:
-    """The numbers 1, 2, 3, ... to the power -TAIL, in random order."""
+    """Return 1, 2, 3, ... to the power -TAIL, in random order."""
     ranks = np.argsort(streams.uniforms(np.uint64(seed), streams.RATINGS, which, size)) + 1
     return np.power(ranks.astype(np.float64), -TAIL)
 
@@ -152,7 +152,7 @@ def cluster_points(points: Points, clusters: int, *, seed: int, starts: int = 10
     ([0.1, 5.0], True)
     """
     different = len(np.unique(points, axis=0))
-    require(clusters <= different, f"clusters must be <= {different}, as many as users who differ, got {clusters}")
+    require(clusters <= different, f"clusters must be <= {different}, the number of distinct users, got {clusters}")
     tries = [_refine_centres(points, _choose_centres(points, clusters, seed, start)) for start in range(starts)]
     rows = np.arange(len(points))
     squares = [_compute_squared_distances(points, centres)[rows, labels].sum() for centres, labels in tries]
@@ -160,7 +160,7 @@ def cluster_points(points: Points, clusters: int, *, seed: int, starts: int = 10
 
 
 def _choose_centres(points: Points, clusters: int, seed: int, start: int) -> Points:
-    """Points as first centres, each as likely as its squared distance to the nearest earlier one."""
+    """Choose points as centres, with probabilities proportional to the squared distance to the nearest earlier one."""
     draws = streams.uniforms(np.uint64(seed), streams.KMEANS, start, clusters)
     chosen = [int(draws[0] * len(points))]
     for draw in draws[1:]:
@@ -170,7 +170,7 @@ def _choose_centres(points: Points, clusters: int, seed: int, start: int) -> Poi
 
 
 def _refine_centres(points: Points, centres: Points) -> tuple[Points, Labels]:
-    """Lloyd's steps, until no point changes its cluster."""
+    """Run Lloyd's steps until no point changes its cluster."""
     labels = _assign_points(points, centres)
     for _ in range(MOST_STEPS):
         centres = np.array([points[labels == label].mean(axis=0) for label in range(len(centres))])
@@ -181,7 +181,7 @@ def _refine_centres(points: Points, centres: Points) -> tuple[Points, Labels]:
 
 
 def _assign_points(points: Points, centres: Points) -> Labels:
-    """Each point's nearest centre; a centre that has none takes the point that is farthest from its own."""
+    """Assign each point to its nearest centre; an empty centre gets the point farthest from its own."""
     squared = _compute_squared_distances(points, centres)
     labels: Labels = squared.argmin(axis=1)
     for empty in np.setdiff1d(np.arange(len(centres)), labels):

@@ -1,4 +1,4 @@
-"""The options of environments, declared once: for the library, the command line, plans and Gymnasium."""
+"""Options of environments, for the library, the command line, plans and Gymnasium."""
 
 from collections.abc import Iterable
 from dataclasses import MISSING, dataclass, fields
@@ -22,7 +22,7 @@ from fedcascade.checks import (
 from fedcascade.constants import check_constants, constant
 
 Destination = Literal["new", "existing"]
-Lie = Literal["inverted", "promoted", "near"]
+Attack = Literal["inverted", "promoted", "near"]
 ClickModel = Literal["cascade", "dcm", "dbn", "pbm"]
 FeatureKind = Literal["lifted", "gaussian", "logistic"]
 DirectionKind = Literal["orthonormal", "random"]
@@ -32,22 +32,20 @@ Scaling = Literal["root", "none"]
 Shelf = Literal["catalogue", "random"]
 Preset = Literal["catalogue", "paper"]
 
-STEPS = 64  # in which a gradual change goes on
-NEVER = 2**62  # a round that no run reaches
+STEPS = 64  # steps of a gradual change
+NO_ROUND = 2**62  # larger than the last round of any run
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """A share of each cluster comes to want something else, all of them the same.
-
-    Abrupt, unless one of the last two is given.
+    """A change of theta for a share of each cluster; abrupt unless ``until`` or ``every`` is given.
 
     Args:
-        at: the round from which on they do.
-        share: of the users of each cluster.
-        to: "new": what nobody wanted before; "existing": what the next cluster wants.
-        until: gradual: they come nearer to it, step by step, until this round.
-        every: recurring: after so many rounds they want again what they wanted first, and so on.
+        at: first round of the change.
+        share: share of the users of each cluster.
+        to: "new": a theta that no user had before; "existing": that of the next cluster.
+        until: last round of a gradual change.
+        every: period of a recurring change, in rounds: users alternate between both thetas.
     """
 
     at: int
@@ -67,7 +65,7 @@ class Change:
             require_integer("change: every", self.every)
 
     def measure_progress(self, round_: int) -> float:
-        """Return how far the change has gone in a round, from 0 to 1.
+        """Return the progress of the change in a round, from 0 to 1.
 
         >>> gradual, recurring = Change(at=101, until=165), Change(at=101, every=50)
         >>> [gradual.measure_progress(t) for t in (100, 101, 133, 165, 999)]
@@ -87,42 +85,42 @@ class Change:
             return self.at
         if self.until is not None:
             step = self._count_steps(round_, self.until) + 1
-            return self.at - (step * (self.at - self.until) // STEPS) if step <= STEPS else NEVER
-        return NEVER if self.every is None else round_ + self.every - (round_ - self.at) % self.every
+            return self.at - (step * (self.at - self.until) // STEPS) if step <= STEPS else NO_ROUND
+        return NO_ROUND if self.every is None else round_ + self.every - (round_ - self.at) % self.every
 
     def _count_steps(self, round_: int, until: int) -> int:
         return (round_ - self.at) * STEPS // (until - self.at)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Liars:
-    """A share of all users who click as if they wanted something else; their regret does not count.
+class Poisoning:
+    """Users that click according to a false theta. Their regret is not counted.
 
     Args:
-        share: of all users.
-        lie: "inverted": the opposite of what they want; "promoted": all of them the same, which nobody wants; "near":
-            all of them nearly what the first cluster wants.
-        since: the round from which on they lie; before it they are honest, as mimics are.
+        share: share of all users.
+        attack: the false theta. "inverted": the opposite of the user's own; "promoted": one that no honest user has,
+            the same for all; "near": one close to the first cluster, the same for all.
+        since: first round of the attack; before it these users are honest.
     """
 
     share: float
-    lie: Lie = "inverted"
+    attack: Attack = "inverted"
     since: int = 1
 
     def __post_init__(self) -> None:
-        PROBABILITY.check("liars: share", self.share)
-        require_known("lie", self.lie, get_args(Lie))
-        require_integer("liars: since", self.since)
+        PROBABILITY.check("poisoning: share", self.share)
+        require_known("attack", self.attack, get_args(Attack))
+        require_integer("poisoning: since", self.since)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Turnover:
-    """A share of all users who come late, or who leave, one after another between two rounds.
+    """Users that join late, or leave, one after another between two rounds.
 
     Args:
-        share: of all users.
-        since: the round after which the first of them comes or leaves.
-        until: the round in which the last one does.
+        share: share of all users.
+        since: the first of them joins or leaves after this round.
+        until: the last of them joins or leaves in this round.
     """
 
     share: float
@@ -136,7 +134,7 @@ class Turnover:
 
 
 def read_event(name: str, kind: Any, text: str) -> Any:
-    """Read 'at=500,to=existing' as an event of that kind.
+    """Parse an event of a kind from text such as 'at=500,to=existing'.
 
     >>> read_event("change", Change, "at=500,to=existing")
     Change(at=500, share=0.5, to='existing', until=None, every=None)
@@ -144,7 +142,7 @@ def read_event(name: str, kind: Any, text: str) -> Any:
     values = {key: parse_value(value) for key, value in split_assignments(name, text.split(","), "share=0.2").items()}
     known = {declared.name: declared.default is MISSING for declared in fields(kind)}
     for key in values:
-        require_known(f"word of {name}", key, known)
+        require_known(f"key of {name}", key, known)
     missing = [key for key, is_needed in known.items() if is_needed and key not in values]
     require(not missing, f"{name} needs {' and '.join(missing)}, got '{text}'")
     return kind(**values)
@@ -152,7 +150,7 @@ def read_event(name: str, kind: Any, text: str) -> Any:
 
 @dataclass(frozen=True)
 class _EventRange(Range):
-    """Events of one kind; the event itself says what is wrong with a text."""
+    """Events of one kind."""
 
     kind: Any = None
 
@@ -164,7 +162,7 @@ def _events(kind: type) -> Range:
     return _EventRange(f"a {kind.__name__}", lambda value: isinstance(value, kind), kind=kind)
 
 
-def _words(literal: Any) -> Range:
+def _choices(literal: Any) -> Range:
     return one_of(*get_args(literal))
 
 
@@ -190,9 +188,10 @@ def _read_arrivals(text: str) -> tuple[float, ...] | str:
 NAMED_ARRIVALS = ("uniform", "zipf")
 COUNT = whole_numbers(1)
 CLUSTERS = Range(
-    "a whole number >= 1 or the size of each", lambda value: COUNT.contains(value) or _is_sequence(value, COUNT),
+    "a whole number >= 1 or the size of each",
+    lambda value: COUNT.contains(value) or _is_sequence(value, COUNT),
     _read_clusters,
-)  # fmt: skip
+)
 ITEMS = Range(
     "a whole number or a range like 150-250",
     lambda value: COUNT.contains(value) or (_is_sequence(value, COUNT, 2) and len(value) == 2 and value[0] <= value[1]),
@@ -208,49 +207,48 @@ FLAG = Range("true or false", lambda value: isinstance(value, bool), read_flag)
 
 @dataclass(frozen=True, kw_only=True)
 class ClusteredOptions:
-    """The options of every environment of clustered users."""
+    """Options of all environments with clustered users."""
 
-    users: int = constant(40, meaning="how many users, each with an agent", range=COUNT)
+    users: int = constant(40, meaning="number of users, each with an agent", range=COUNT)
     clusters: int | tuple[int, ...] = constant(
-        10, meaning="J, how many clusters; of a synthetic environment, of equal size, or the sizes: 20,10,10",
-        range=CLUSTERS,
-    )  # fmt: skip
+        10, meaning="J, the number of clusters, or the sizes of synthetic ones: 20,10,10", range=CLUSTERS
+    )
     dimension: int = constant(
-        20, meaning="d, how many features an item has, the lifting coordinate included", range=whole_numbers(2)
+        20, meaning="d, the number of features, including the lifting coordinate", range=whole_numbers(2)
     )
     items: int | tuple[int, ...] = constant(
-        200, meaning="items on offer in a round, or a range to draw from: 150-250", range=ITEMS
+        200, meaning="items per round, or a range to draw from: 150-250", range=ITEMS
     )
     scale: float = constant(
-        1.0, meaning="a factor in (0, 1] of all thetas; smaller means fewer clicks, 1 is the paper's", range=SHARE
+        1.0, meaning="factor of all thetas in (0, 1]; smaller means fewer clicks, 1 is the paper's", range=SHARE
     )
     arrivals: tuple[float, ...] | Literal["uniform", "zipf"] = constant(
-        "uniform", meaning="how likely each user is to arrive: uniform, zipf (1, 1/2, 1/3, ...), or a weight for each",
-        range=ARRIVALS,
-    )  # fmt: skip
+        "uniform", meaning="arrivals of users: uniform, zipf (1, 1/2, 1/3, ...), or a weight for each", range=ARRIVALS
+    )
     clicks: ClickModel = constant(
-        "cascade", meaning="how users click: the cascade, or a model in which they click several items or skip "
-        "positions (dcm, dbn, pbm)", range=_words(ClickModel),
-    )  # fmt: skip
+        "cascade", meaning="click model; dcm, dbn and pbm allow several clicks per list", range=_choices(ClickModel)
+    )
     click_level: float | None = constant(
-        None, meaning="dcm: the chance to go on after a click; pbm: that to look at a position, by that above. [0.5]",
-        range=PROBABILITY,
-    )  # fmt: skip
+        None, meaning="dcm: probability to continue after a click; pbm: decay by position. [0.5]", range=PROBABILITY
+    )
     change: Change | None = constant(
-        None, meaning="a share of each cluster changes its mind: at=50000, share=0.5, to=new or existing, until=ROUND "
-        "or every=ROUNDS, joined by commas. [nobody]", range=_events(Change),
-    )  # fmt: skip
-    liars: Liars | None = constant(
-        None, meaning="a share of users lies, and its regret does not count: share=0.2, lie=inverted, promoted or "
-        "near, since=ROUND. [nobody]", range=_events(Liars),
-    )  # fmt: skip
+        None,
+        meaning="drift of a share of each cluster, separated by commas: at=50000, share=0.5, to=new or existing, "
+        "until=ROUND or every=ROUNDS. [none]",
+        range=_events(Change),
+    )
+    poisoning: Poisoning | None = constant(
+        None,
+        meaning="poisoning users, whose regret is not counted: share=0.2, attack=inverted, promoted or near, "
+        "since=ROUND. [none]",
+        range=_events(Poisoning),
+    )
     joins: Turnover | None = constant(
-        None, meaning="a share of users comes late: share=0.2, since=ROUND, until=ROUND. [nobody]",
-        range=_events(Turnover),
-    )  # fmt: skip
+        None, meaning="users that join late: share=0.2, since=ROUND, until=ROUND. [none]", range=_events(Turnover)
+    )
     leaves: Turnover | None = constant(
-        None, meaning="a share of users leaves: share=0.2, since=ROUND, until=ROUND. [nobody]", range=_events(Turnover)
-    )  # fmt: skip
+        None, meaning="users that leave: share=0.2, since=ROUND, until=ROUND. [none]", range=_events(Turnover)
+    )
 
     def __post_init__(self) -> None:
         for name in ("clusters", "items", "arrivals"):
@@ -259,93 +257,92 @@ class ClusteredOptions:
                 object.__setattr__(self, name, tuple(value))
         check_constants(self)
         has_model = self.clicks != "cascade" or self.click_level is None
-        require(has_model, "click_level belongs to clicks: name a click model, or leave it out")
+        require(has_model, "click_level needs a click model: set clicks to dcm or pbm, or omit it")
         moving = sum(turnover.share for turnover in (self.joins, self.leaves) if turnover is not None)
-        require(moving < 1, f"somebody must stay all the time: the shares of joins and leaves add up to {moving:g}")
+        require(moving < 1, f"the shares of joins and leaves must add up to less than 1, got {moving:g}")
 
     @property
-    def is_living(self) -> bool:
-        """Whether users change, lie, join or leave."""
-        return any(event is not None for event in (self.change, self.liars, self.joins, self.leaves))
+    def has_events(self) -> bool:
+        """True with change, poisoning, joins or leaves."""
+        return any(event is not None for event in (self.change, self.poisoning, self.joins, self.leaves))
 
     @property
     def item_range(self) -> tuple[int, int]:
-        """The fewest and the most items of a round."""
+        """Smallest and largest number of items in a round."""
         return (self.items, self.items) if isinstance(self.items, int) else (self.items[0], self.items[-1])
 
 
 @dataclass(frozen=True, kw_only=True)
 class SyntheticOptions(ClusteredOptions):
-    """The options of ``Synthetic``."""
+    """Options of ``Synthetic``."""
 
     features: FeatureKind = constant(
-        "lifted", meaning="lifted: <theta, x> is always a probability; gaussian: it is clipped to [0, 1]; logistic: "
-        "clicks are rare, with probability sigmoid(12 <theta, x> - 11.3)", range=_words(FeatureKind),
-    )  # fmt: skip
+        "lifted",
+        meaning="lifted: <theta, x> is a probability; gaussian: it is clipped to [0, 1]; logistic: "
+        "clicks are rare, with probability sigmoid(12 <theta, x> - 11.3)",
+        range=_choices(FeatureKind),
+    )
     directions: DirectionKind = constant(
-        "orthonormal", meaning="theta directions: orthonormal, or independent (random)", range=_words(DirectionKind)
+        "orthonormal", meaning="theta directions: orthonormal, or independent (random)", range=_choices(DirectionKind)
     )
     gap: float | None = constant(
-        None, meaning="distance between the thetas of any two clusters before scaling. [that of their directions]",
-        range=POSITIVE,
-    )  # fmt: skip
-    drift: int | None = constant(
-        None, meaning="from this round on, every second user of each cluster wants something else; 'clusters' then "
-        "tells apart those who will differ. [never]", range=COUNT,
-    )  # fmt: skip
-    categories: int | None = constant(
-        None, meaning="how many categories items belong to, for the oracle per-category. [none]", range=COUNT
+        None, meaning="distance between the thetas of two clusters, before scaling. [by directions]", range=POSITIVE
     )
-    costs: bool = constant(False, meaning="give items costs, uniform in (0, 1], for the oracle budget", range=FLAG)
+    drift: int | None = constant(
+        None, meaning="round in which every second user of each cluster changes its theta. [none]", range=COUNT
+    )
+    categories: int | None = constant(
+        None, meaning="number of item categories, for the oracle per-category. [none]", range=COUNT
+    )
+    costs: bool = constant(False, meaning="draw item costs in (0, 1], for the oracle budget", range=FLAG)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(
-            self.drift is None or not self.is_living,
-            "drift is one change of its own: give it, or change, liars, joins and leaves, not both",
+            self.drift is None or not self.has_events,
+            "drift cannot be combined with change, poisoning, joins or leaves: use one or the other",
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class RatingsOptions(ClusteredOptions):
-    """The options of ``Ratings``; None in one of the last three is what the preset says."""
+    """Options of ``Ratings``; the preset fills in None for the last three."""
 
     preset: Preset = constant(
-        "catalogue", meaning="catalogue: rounds offer the file's own items; paper: random ones, and users are lifted",
-        range=_words(Preset),
-    )  # fmt: skip
-    top_users: int = constant(1_000, meaning="how many of the most active users to keep, at most", range=COUNT)
-    top_items: int = constant(1_000, meaning="how many of the most rated items to keep, at most", range=COUNT)
-    selection: Selection = constant(
-        "independent", meaning="independent: both by all ratings; nested: the items by the ratings of three times as "
-        "many users, then the users by their ratings of those items", range=_words(Selection),
-    )  # fmt: skip
-    values: Values = constant(
-        "stars", meaning="what the matrix holds: stars; counts of ratings; or 1 for stars of at least the threshold",
-        range=_words(Values),
-    )  # fmt: skip
-    threshold: float = constant(
-        4.0, meaning="stars from which on a rating counts, with values 'threshold'", range=NUMBER
+        "catalogue", meaning="catalogue: items of the file; paper: random items, lifted users", range=_choices(Preset)
     )
+    top_users: int = constant(1_000, meaning="keep this many of the most active users", range=COUNT)
+    top_items: int = constant(1_000, meaning="keep this many of the most rated items", range=COUNT)
+    selection: Selection = constant(
+        "independent",
+        meaning="independent: both by all ratings; nested: items by the ratings of three times as many users, then "
+        "users by their ratings of those items",
+        range=_choices(Selection),
+    )
+    values: Values = constant(
+        "stars", meaning="entries: stars, counts of ratings, or 1 for stars >= threshold", range=_choices(Values)
+    )
+    threshold: float = constant(4.0, meaning="fewest stars that count, with values 'threshold'", range=NUMBER)
     scaling: Scaling | None = constant(
-        None, meaning="root: singular vectors times the roots of their singular values; none: without. [the preset's]",
-        range=_words(Scaling),
-    )  # fmt: skip
+        None,
+        meaning="scale singular vectors by the root of their values, or not. [the preset's]",
+        range=_choices(Scaling),
+    )
     lifted: bool | None = constant(
-        None, meaning="whether vectors become (., 1) / sqrt(2), with one singular vector less. [the preset's]",
-        range=FLAG,
-    )  # fmt: skip
+        None, meaning="map vectors to (., 1) / sqrt(2), with one singular vector less. [the preset's]", range=FLAG
+    )
     shelf: Shelf | None = constant(
-        None, meaning="catalogue: a round offers items of the file; random: fresh random ones. [the preset's]",
-        range=_words(Shelf),
-    )  # fmt: skip
+        None,
+        meaning="catalogue: rounds offer items of the file; random: random items. [the preset's]",
+        range=_choices(Shelf),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_integer("clusters", self.clusters)
 
     def choose_step(self, name: str) -> Any:
-        """Return how a step is taken: as given, or else as the preset says."""
+        """Return an option of a step, by default that of the preset."""
         value = getattr(self, name)
         return PRESETS[self.preset][name] if value is None else value
 

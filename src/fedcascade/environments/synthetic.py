@@ -1,4 +1,4 @@
-"""The paper's synthetic world: clusters of users with one theta each, fresh random items in every round."""
+"""The paper's synthetic environment: one theta per cluster of users, new random items in each round."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,55 +10,53 @@ from numpy.typing import NDArray
 from fedcascade.checks import require
 from fedcascade.environments.behaviours import Logistic
 from fedcascade.environments.clustered import Clustered, check_seed, lift
-from fedcascade.environments.history import History, LivingHistory, OneChange, Tastes
+from fedcascade.environments.history import EventHistory, History, OneChange, Tastes
 from fedcascade.environments.options import SyntheticOptions
 from fedcascade.numerics import streams
 from fedcascade.numerics.linear import normalise_rows, orthonormalise_rows
 
-NEW_TASTES = 1  # which draws of the stream THETA they come from
-# Clicks of "logistic" features. With <theta, x> = (1 + cos) / 2 and d = 20, the median probability of a click is 0.005,
-# and 1% of the items are at 0.1 to 0.4. In fewer dimensions cosines vary more, and more items are good.
+NEW_TASTES = 1  # round number of their draws in the stream THETA
+# For "logistic" features. With <theta, x> = (1 + cos) / 2 and d = 20, the median click probability is 0.005, and 1% of
+# the items have 0.1 to 0.4. In fewer dimensions cosines vary more, so more items are good.
 LOGISTIC = Logistic(steepness=12.0, bias=-11.3)
 
 
 class Synthetic(Clustered):
-    """Users in clusters, items drawn afresh in each round; all of it from one seed.
+    """An environment with users in clusters and random items, all drawn from one seed.
 
     ``lifted`` features are (z / ||z||, 1) / sqrt(2) with Gaussian z, thetas likewise, so that <theta, x> =
-    (1 + cos) / 2 is a probability. ``gaussian`` ones are z / ||z||, and <theta, x> is clipped to [0, 1].
-    ``logistic`` ones are lifted, and the probability of a click is sigmoid(12 <theta, x> - 11.3): clicks are rare, and
-    the linear model is wrong. Features are rounded toward zero to the grid (``numerics.grid``); clicks follow the
-    rounded ones.
+    (1 + cos) / 2 is a probability. ``gaussian`` features are z / ||z||, and <theta, x> is clipped to [0, 1].
+    ``logistic`` features are lifted, and the click probability is sigmoid(12 <theta, x> - 11.3): clicks are rare, and
+    the linear model is misspecified. Features are rounded toward zero to the grid (``numerics.grid``); clicks follow
+    the rounded features. ``SyntheticOptions`` documents the options.
 
-    The options are those of ``SyntheticOptions``; ``seed`` names the world: the same seed is the same world, round by
-    round.
-
-    >>> world = Synthetic(users=4, clusters=2, dimension=3, items=5, seed=1)
-    >>> world.items(1).shape, sorted(world.clusters.tolist())
+    >>> environment = Synthetic(users=4, clusters=2, dimension=3, items=5, seed=1)
+    >>> environment.items(1).shape, sorted(environment.clusters.tolist())
     ((5, 3), [0, 0, 1, 1])
     """
 
     def __init__(self, options: SyntheticOptions | None = None, *, seed: int = 0, **changes: Any) -> None:
         options = replace(options or SyntheticOptions(), **changes)
         check_seed(seed)
-        users, drift, lifted = options.users, options.drift, options.features != "gaussian"
+        users, drift = options.users, options.drift
+        lifted = options.features != "gaussian"
         free = options.dimension - lifted
         sizes = _compute_cluster_sizes(users, options.clusters)
         ordered = np.repeat(np.arange(len(sizes)), sizes)
-        number = np.concatenate([np.arange(size) for size in sizes])  # of each user within its cluster
+        number = np.concatenate([np.arange(size) for size in sizes])  # position of each user in its cluster
         later = ordered if drift is None else ordered + len(sizes) * (number % 2)
         tastes = int(later.max()) + 1
         if drift is not None:
             _check_drift(options, len(sizes), tastes, free)
         units = _draw_directions(options, tastes, free, seed)
         thetas = options.scale * (lift(units) if lifted else units)
-        # In random order, so that uneven arrivals do not favour a cluster.
+        # Random order, so that uneven arrivals do not favour a cluster.
         order = np.argsort(streams.uniforms(np.uint64(seed), streams.CLUSTER, 0, users))
         before, after = ordered[order], later[order]
-        if options.is_living:
+        if options.has_events:
             others = normalise_rows(_draw_rows(len(sizes) + 1, free, seed, NEW_TASTES))
             known = Tastes(before, thetas, options.scale * (lift(others) if lifted else others), lifted)
-            history: History = LivingHistory(options, known, seed)
+            history: History = EventHistory(options, known, seed)
         elif drift is not None:
             history = OneChange(after, thetas[before], drift, thetas[after])
         else:
@@ -69,21 +67,20 @@ class Synthetic(Clustered):
 
 
 def _check_drift(options: SyntheticOptions, clusters: int, tastes: int, free: int) -> None:
-    """Refuse a drift whose tastes cannot all be as far apart as was asked."""
+    """Reject a drift if its tastes cannot all have the requested distance."""
     most = free if options.gap is None else free - 1
-    words = f"drift gives the users of {clusters} clusters {tastes} tastes in all, and there is room for {most}"
-    remedy = f"take at most {most // 2} clusters, a higher dimension, or directions 'random' and no gap"
-    has_room = options.gap is None and options.directions == "random"
-    require(has_room or tastes <= most, f"{words}: {remedy}")
+    is_random = options.gap is None and options.directions == "random"
+    remedy = f"use at most {most // 2} clusters, a higher dimension, or directions 'random' without a gap"
+    found = f"drift gives {clusters} clusters {tastes} tastes, and this dimension has at most {most}"
+    require(is_random or tastes <= most, f"{found}: {remedy}")
 
 
 def _draw_directions(options: SyntheticOptions, clusters: int, free: int, seed: int) -> NDArray[np.float64]:
-    """A unit vector for each cluster, one per row."""
+    """Draw a unit vector for each cluster, one per row."""
     gap, lifted = options.gap, free < options.dimension
     if gap is not None:
-        most = 1.0 if lifted else 2**0.5  # a lift halves the square of a distance
-        words = f"a number > 0 and at most {most:.4g}, that of orthonormal directions"
-        require(0 < gap <= most, f"gap must be {words}, got {gap:g}")
+        most = 1.0 if lifted else 2**0.5  # lifting halves squared distances
+        require(0 < gap <= most, f"gap must be > 0 and at most {most:.4g}, that of orthonormal directions, got {gap:g}")
         return _draw_equidistant(clusters, free, gap * 2**0.5 if lifted else gap, seed)
     orthonormal = options.directions == "orthonormal"
     dimension = f"{free + 1} (one coordinate lifts)" if lifted else f"{free}"
@@ -94,12 +91,12 @@ def _draw_directions(options: SyntheticOptions, clusters: int, free: int, seed: 
 
 
 def _draw_rows(count: int, size: int, seed: int, which: int = 0) -> NDArray[np.float64]:
-    """Rows of standard normals."""
+    """Draw rows of standard normals."""
     return np.ascontiguousarray(streams.draw_normals(seed, streams.THETA, which, (size, count)).T)
 
 
 def _draw_equidistant(clusters: int, free: int, distance: float, seed: int) -> NDArray[np.float64]:
-    """Unit vectors with the same distance between any two: a direction that all share, and one of their own."""
+    """Draw unit vectors at equal distances: each is the sum of a shared and an own direction."""
     require(clusters < free, f"clusters must be < {free} where a gap is given, got {clusters}")
     basis = orthonormalise_rows(_draw_rows(clusters + 1, free, seed))
     alike = 1.0 - distance**2 / 2.0

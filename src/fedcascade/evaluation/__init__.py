@@ -1,1 +1,1 @@
-"""What would another system have earned? Estimates from a log, with intervals."""
+"""Off-policy evaluation: estimates of a policy's reward from a log, with intervals."""

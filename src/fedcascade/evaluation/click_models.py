@@ -1,11 +1,9 @@
-"""How users click: four models, estimated from a log and compared by perplexity on lists that they did not see.
+"""Click models, estimated from a log and compared by perplexity on held-out lists.
 
-- ``cascade``: looks from the top, clicks the first attractive item and leaves (Craswell et al. 2008).
-- ``dcm``: the dependent click model; after a click at position k the user goes on with chance lambda_k (Guo et al.
-  2009).
-- ``dbn``: the dynamic Bayesian network with perseverance 1; who clicks an item leaves with its chance to satisfy, who
-  does not goes on (Chapelle and Zhang 2009).
-- ``pbm``: the position-based model; position k is looked at with chance gamma_k, whatever is clicked (Richardson 2007).
+- ``cascade``: a user examines from the top and stops at the first click (Craswell et al. 2008).
+- ``dcm``: after a click at position k, a user continues with probability lambda_k (Guo et al. 2009).
+- ``dbn``: after a click, a user stops with the satisfaction of the item as probability (Chapelle and Zhang 2009).
+- ``pbm``: a user examines position k with probability gamma_k, regardless of clicks (Richardson 2007).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,17 +17,17 @@ from fedcascade.checks import PROBABILITY, require
 from fedcascade.learning.click_log import MISSING, ClickLog, concatenate
 
 Shares = NDArray[np.float64]
-STEPS = 50  # of expectation and maximisation
-MOST_LISTS = 500_000  # that models are estimated on
-LEAST = 1e-6  # no click is certain
+STEPS = 50  # of expectation maximisation
+MOST_LISTS = 500_000  # for estimation
+LEAST = 1e-6  # smallest probability of a click or of none
 
 
 @dataclass(frozen=True, eq=False)
 class ClickModel:
     """The estimated parameters of a model.
 
-    ``attraction`` is that of each item when it is looked at. ``going_on`` is, by position, lambda of ``dcm`` or gamma
-    of ``pbm``; ``satisfaction`` is that of each item of ``dbn``.
+    ``attraction`` is by item. ``going_on`` is lambda of ``dcm`` or gamma of ``pbm``, by position. ``satisfaction`` of
+    ``dbn`` is by item.
     """
 
     name: str
@@ -38,7 +36,7 @@ class ClickModel:
     satisfaction: Shares | None = None
 
     def predict(self, items: NDArray[np.int64]) -> Shares:
-        """The chance of a click on each position of lists (n, K); nonsense beyond the end of a list."""
+        """Return the click probability of each position of lists (n, K); meaningless beyond the end of a list."""
         attraction = self.attraction[np.maximum(items, 0)]
         looked = np.ones(len(items))
         chances = np.empty(items.shape)
@@ -52,7 +50,7 @@ class ClickModel:
         return np.clip(chances, LEAST, 1.0 - LEAST)
 
     def _stay(self, items: NDArray[np.int64], position: int) -> Shares | float:
-        """The chance to go on after a click."""
+        """Return the probability to continue after a click."""
         if self.name == "dcm":
             assert self.going_on is not None
             return float(self.going_on[position])
@@ -63,13 +61,13 @@ class ClickModel:
 
 
 def _share(part: Shares, whole: Shares) -> Shares:
-    """A share with one of two imagined trials added, so that it is never 0, 1 or unknown."""
+    """Return a share, smoothed by one success in two trials."""
     shares: Shares = (part + 1.0) / (whole + 2.0)
     return shares
 
 
 def _count(log: ClickLog, values: NDArray[np.generic]) -> Shares:
-    """Sums of values (n, K) by item and position."""
+    """Sum values (n, K) by item and position."""
     items, positions = int(log.items.max()) + 1, log.items.shape[1]
     there = log.items != MISSING
     cells = (log.items * positions + np.arange(positions))[there]
@@ -78,27 +76,27 @@ def _count(log: ClickLog, values: NDArray[np.generic]) -> Shares:
 
 
 def fit_cascade(log: ClickLog) -> ClickModel:
-    """Attraction: first clicks among positions down to the first click."""
+    """Fit attraction: first clicks among positions down to the first click."""
     until: NDArray[np.bool_] = np.asarray(np.cumsum(log.clicks, axis=1) - log.clicks) == 0
     return ClickModel("cascade", _share(_count(log, log.clicks & until).sum(axis=1), _count(log, until).sum(axis=1)))
 
 
 def fit_dcm(log: ClickLog) -> ClickModel:
-    """Attraction by item, and by position the chance to go on after a click."""
+    """Fit attraction by item, and by position the probability to continue after a click."""
     attraction, going_on = _fit_chain(log, axis=0)
     return ClickModel("dcm", attraction, going_on=going_on)
 
 
 def fit_dbn(log: ClickLog) -> ClickModel:
-    """Attraction and satisfaction by item."""
+    """Fit attraction and satisfaction by item."""
     attraction, going_on = _fit_chain(log, axis=1)
     return ClickModel("dbn", attraction, satisfaction=1.0 - going_on)
 
 
 def _fit_chain(log: ClickLog, axis: int) -> tuple[Shares, Shares]:
-    """Attraction by item, and the chance to go on after a click, by position (axis 0) or item (axis 1).
+    """Fit attraction by item, and the probability to continue after a click, by position (axis 0) or item (axis 1).
 
-    Expectation and maximisation: did a user leave with the last click, or look on and find nothing?
+    The latent variable of expectation maximisation is whether a user stopped at the last click.
     """
     place, there = np.arange(log.items.shape[1]), log.items != MISSING
     later: NDArray[np.int64] = np.cumsum(log.clicks[:, ::-1], axis=1)[:, ::-1] - log.clicks  # clicks below a position
@@ -120,7 +118,7 @@ def _fit_chain(log: ClickLog, axis: int) -> tuple[Shares, Shares]:
 
 
 def fit_pbm(log: ClickLog) -> ClickModel:
-    """Expectation and maximisation: was a position without a click not looked at, or its item not attractive?"""
+    """Fit attraction by item and examination by position, by expectation maximisation."""
     shown, clicked = _count(log, np.ones(log.items.shape)), _count(log, log.clicks)
     attraction, looked = np.full(len(shown), 0.5), np.linspace(1.0, 0.5, shown.shape[1])
     for _ in range(STEPS):
@@ -128,7 +126,7 @@ def fit_pbm(log: ClickLog) -> ClickModel:
         missed = (shown - clicked) / (1.0 - np.minimum(both, 1.0 - LEAST))
         attraction = _share((clicked + missed * attraction[:, None] * (1.0 - looked)).sum(axis=1), shown.sum(axis=1))
         looked = _share((clicked + missed * looked * (1.0 - attraction[:, None])).sum(axis=0), shown.sum(axis=0))
-        scale = looked.max()  # only products are seen: the position that is looked at most is taken to be always
+        scale = looked.max()  # only products are identified: set the largest examination probability to 1
         looked, attraction = looked / scale, np.minimum(attraction * scale, 1.0 - LEAST)
     return ClickModel("pbm", attraction, going_on=looked)
 
@@ -142,7 +140,7 @@ MODELS: Mapping[str, Callable[[ClickLog], ClickModel]] = {
 
 
 class Fit(NamedTuple):
-    """A model, and its perplexity on lists that it has not seen: by position, and the mean. 1 is certain, 2 a coin."""
+    """A model, and its perplexity on held-out lists by position and on average. 1 is certain, 2 a fair coin."""
 
     model: ClickModel
     by_position: Shares
@@ -150,9 +148,9 @@ class Fit(NamedTuple):
 
 
 def compare_models(batches: Callable[[], Iterator[ClickLog]], lists: int, *, train: float = 0.8) -> list[Fit]:
-    """Estimate all models on the first share of a log, and compare them on the rest; the best comes first.
+    """Estimate all models on the first share of a log (at most ``MOST_LISTS``), and compare them on the rest.
 
-    Of a long log, the first ``MOST_LISTS`` are learned from: more would not change a digit.
+    The best model comes first.
     """
     PROBABILITY.check("train", train)
     split = int(train * lists)
@@ -164,8 +162,10 @@ def compare_models(batches: Callable[[], Iterator[ClickLog]], lists: int, *, tra
         learned.append(batch.select(slice(0, min(split, MOST_LISTS) - row)))
         row += len(batch)
     log = concatenate(learned)
-    models, positions, known_items = [fit(log) for fit in MODELS.values()], log.items.shape[1], int(log.items.max()) + 1
-    surprise, shown, row = np.zeros((len(models), positions)), np.zeros(positions), 0
+    models = [fit(log) for fit in MODELS.values()]
+    positions, known_items = log.items.shape[1], int(log.items.max()) + 1
+    surprise, shown = np.zeros((len(models), positions)), np.zeros(positions)
+    row = 0
     for batch in batches():
         held = batch.select(slice(max(0, split - row), None))
         row += len(batch)

@@ -1,4 +1,4 @@
-"""Evaluate policies on a log: learn from its first part, estimate on the rest what they would have earned there."""
+"""Evaluation of policies on a log: learning from its first part, estimates of rewards on the rest."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 from fedcascade.checks import SHARE, Range, one_of, require, require_known, whole_numbers
 from fedcascade.constants import Checked, constant
 from fedcascade.data.logs.reader import Log
-from fedcascade.evaluation.estimators import ESTIMATORS, Evidence, compute_intervals, divide, gather_evidence
+from fedcascade.evaluation.estimators import (
+    ESTIMATORS,
+    LOGGED_MEAN,
+    Evidence,
+    compute_intervals,
+    divide,
+    gather_evidence,
+)
 from fedcascade.evaluation.fit import FrozenPolicy, fit_attraction, freeze_policy, sum_first
 from fedcascade.evaluation.rating import rate_log
 from fedcascade.federation.policies import Policy
@@ -19,30 +26,31 @@ from fedcascade.learning.oracles import Oracle
 from fedcascade.numerics.jit import jit
 from fedcascade.numerics.streams import REPLAY, uniform
 
-Progress = Callable[[int], None]  # called with the number of lists that are done
-LOGGED = "logged"  # what the lists of the log earned themselves
-HEADER = ("system", "estimator", "per list", "95% interval", "effective lists", "of")
-UNIFORM = 1e-6  # propensities of lists that differ by less, relative to the least, are those of uniform lists
-
-
-NAMES = Range("names of estimators, joined by commas", lambda value: not isinstance(value, str),
-              lambda text: tuple(text.split(",")))  # fmt: skip
+Progress = Callable[[int], None]  # called with the number of lists done
+LOGGED, AVERAGE = "logged", "average"  # the row of the log itself
+HEADER = ("policy", "estimator", "per list", "95% interval", "effective lists", "of")
+UNIFORM = 1e-6  # largest relative difference between propensities of uniformly random lists
+NAMES = Range(
+    "names of estimators, separated by commas",
+    lambda value: not isinstance(value, str),
+    lambda text: tuple(text.split(",")),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationOptions(Checked):
-    """How policies are evaluated on a log, whichever they are. An estimator that does not apply is refused."""
+    """Options of an evaluation."""
 
-    train: float = constant(0.5, meaning="share of the log, from its beginning, that policies learn from", range=SHARE)
+    train: float = constant(0.5, meaning="first share of the log, for learning", range=SHARE)
     estimators: Sequence[str] | None = constant(
-        None, meaning="replay, dm, ips, snips, rips or cascade-dr, joined by commas. [all that apply]", range=NAMES
+        None, meaning="replay, dm, ips, snips, rips or cascade-dr, separated by commas. [all that apply]", range=NAMES
     )
     reward: str = constant(
-        "any", meaning="any: whether a list was clicked; clicks: how often", range=one_of("any", "clicks")
+        "any", meaning="any: 1 for a clicked list; clicks: the number of clicks", range=one_of("any", "clicks")
     )
-    resamples: int = constant(1000, meaning="how often users are resampled for the intervals", range=whole_numbers(1))
-    seed: int = constant(0, meaning="names the random numbers of resampling and rejection", range=whole_numbers(0))
-    threads: int = constant(2, meaning="how many cores rate lists", range=whole_numbers(1))
+    resamples: int = constant(1000, meaning="resamples of users for the intervals", range=whole_numbers(1))
+    seed: int = constant(0, meaning="seed of resampling and rejection", range=whole_numbers(0))
+    threads: int = constant(2, meaning="cores", range=whole_numbers(1))
 
 
 PLAIN = EvaluationOptions()
@@ -50,7 +58,7 @@ PLAIN = EvaluationOptions()
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a policy would have earned per list, the ends of its 95% interval, and how many lists speak for it.
+    """The estimated reward per list of a policy, the ends of its 95% interval, and the effective number of lists.
 
     ``effective`` is (sum of weights)^2 / (sum of squared weights), or the number of accepted lists; NaN for a model.
     """
@@ -64,7 +72,7 @@ class Estimate:
     lists: int
 
     def format(self) -> tuple[str, ...]:
-        """Return the cells of a line of a table; a value that is not known is left empty."""
+        """Return the cells of a row of a table; unknown values are empty."""
         interval = "" if math.isnan(self.low) else f"{self.low:.4f} to {self.high:.4f}"
         effective = "" if math.isnan(self.effective) else f"{self.effective:,.0f}"
         value = "none accepted" if math.isnan(self.value) else f"{self.value:.4f}"
@@ -73,14 +81,14 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The estimates, and in words why other estimators do not apply."""
+    """The estimates, and the reasons why other estimators do not apply."""
 
     estimates: tuple[Estimate, ...]
     refusals: dict[str, str]
 
 
 def find_refusals(log: ClickLog, reward: str) -> dict[str, str]:
-    """The estimators that do not apply to a log, and why."""
+    """Return the estimators that do not apply to a log, with reasons."""
     refusals = {}
     for name, estimator in ESTIMATORS.items():
         if estimator.needs_propensity and log.list_propensity is None:
@@ -88,7 +96,7 @@ def find_refusals(log: ClickLog, reward: str) -> dict[str, str]:
         elif estimator.needs_propensities and log.propensities is None:
             refusals[name] = "this log has no propensities of positions: give them as the column propensities"
         elif estimator.is_model and reward != "any":
-            refusals[name] = "its model is of the first click: use the reward 'any'"
+            refusals[name] = "its model covers the first click only: use the reward 'any'"
         elif name == "replay" and log.list_propensity is not None and not _is_uniform(log):
             refusals[name] = "the lists of this log were not chosen uniformly at random: use ips or snips"
     return refusals
@@ -106,7 +114,7 @@ def _is_uniform(log: ClickLog) -> bool:
 
 
 class Totals:
-    """Sums over users of numerators and denominators of estimators, for one policy."""
+    """Sums of numerators and denominators by user, for the estimators of one policy."""
 
     def __init__(self, estimators: Sequence[str]) -> None:
         self.estimators = list(estimators)
@@ -120,7 +128,7 @@ class Totals:
         more = most - len(self.numerators)
         self.numerators, self.denominators = (np.pad(part, ((0, more), (0, 0))) for part in self.parts)
         for place, name in enumerate(self.estimators):
-            above, below = ESTIMATORS[name].sum_up(evidence)
+            above, below = ESTIMATORS.get(name, LOGGED_MEAN).sum_up(evidence)
             self.numerators[:, place] += np.bincount(users, above, most)
             self.denominators[:, place] += np.bincount(users, below, most)
         if evidence.whole is not None:
@@ -134,14 +142,14 @@ class Totals:
         return self.numerators, self.denominators
 
     def estimate(self, policy: str, *, resamples: int, seed: int) -> Iterator[Estimate]:
-        """The estimates with their intervals; users who are not in the evaluated part do not count."""
+        """Yield estimates with intervals, from the users of the evaluated part."""
         present = self.denominators.any(axis=1) | self.numerators.any(axis=1)
         above, below = self.numerators[present], self.denominators[present]
         ends = compute_intervals(above, below, resamples=resamples, seed=seed)
         values = divide(above.sum(axis=0), below.sum(axis=0))
         share = self.weight**2 / self.square if self.square else 0.0
         for place, name in enumerate(self.estimators):
-            effective = {"replay": float(self.accepted), "dm": np.nan}.get(name, share)
+            effective = {"replay": float(self.accepted), "dm": np.nan, AVERAGE: float(self.lists)}.get(name, share)
             low, high = ends[place].tolist()
             yield Estimate(policy, name, float(values[place]), low, high, effective, self.lists)
 
@@ -154,10 +162,11 @@ def evaluate_frozen(
     options: EvaluationOptions = PLAIN,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Evaluate policies that learn no more on batches of a log, each with the number of its first row."""
+    """Evaluate frozen policies on batches of a log, each with the number of its first row."""
+    require(len(policies) > 0, "policies must hold at least one policy")
     reward, seed = options.reward, options.seed
     totals: list[Totals] = []
-    logged = LoggedTotals()
+    logged = Totals([AVERAGE])
     refusals: dict[str, str] = {}
     for first, batch in batches:
         if not totals:
@@ -167,48 +176,29 @@ def evaluate_frozen(
         draws = draw_replay(np.uint64(seed), first, len(batch))
         for policy, total in zip(policies, totals, strict=True):
             ratings = rate_log(policy, model, batch, table, first_row=first, threads=options.threads)
-            total.add(batch.users, gather_evidence(batch, ratings, draws, reward=reward))
-        logged.add(batch, reward)
+            evidence = gather_evidence(batch, ratings, draws, reward=reward)
+            total.add(batch.users, evidence)
+        logged.add(batch.users, evidence)
         if progress is not None:
             progress(first + len(batch))
-    require(len(totals) > 0, "no list of the log is left to evaluate: lower the share that is learned from")
-    estimates = [logged.estimate(resamples=options.resamples, seed=seed)]
-    for policy, total in zip(policies, totals, strict=True):
-        estimates += total.estimate(policy.name, resamples=options.resamples, seed=seed)
+    require(len(totals) > 0, "no list of the log is left to evaluate: lower the share for learning")
+    estimates: list[Estimate] = []
+    for name, total in [(LOGGED, logged), *zip((policy.name for policy in policies), totals, strict=True)]:
+        estimates += total.estimate(name, resamples=options.resamples, seed=seed)
     return Evaluation(tuple(estimates), refusals)
 
 
 @jit
 def draw_replay(seed: np.uint64, first: int, count: int) -> NDArray[np.float64]:
-    """A uniform number for each of the rows of a log from ``first`` on, by which lists are accepted."""
+    """Draw a uniform number for each row of a log from ``first`` on, for the acceptance of lists."""
     draws = np.empty(count)
     for row in range(count):
         draws[row] = uniform(seed, REPLAY, first + row, 0)
     return draws
 
 
-class LoggedTotals:
-    """What the lists of the log earned themselves, per user."""
-
-    def __init__(self) -> None:
-        self.sums = np.zeros((0, 2))
-
-    def add(self, batch: ClickLog, reward: str) -> None:
-        most = max(len(self.sums), int(batch.users.max()) + 1)
-        self.sums = np.pad(self.sums, ((0, most - len(self.sums)), (0, 0)))
-        earned = batch.clicks.sum(axis=1) if reward == "clicks" else batch.clicks.any(axis=1)
-        self.sums[:, 0] += np.bincount(batch.users, earned, most)
-        self.sums[:, 1] += np.bincount(batch.users, minlength=most)
-
-    def estimate(self, *, resamples: int, seed: int) -> Estimate:
-        sums = self.sums[self.sums[:, 1] > 0]
-        low, high = compute_intervals(sums[:, :1], sums[:, 1:], resamples=resamples, seed=seed)[0].tolist()
-        lists = int(sums[:, 1].sum())
-        return Estimate(LOGGED, "average", float(sums[:, 0].sum() / lists), low, high, float(lists), lists)
-
-
 def choose_estimators(wanted: Sequence[str] | None, refusals: dict[str, str]) -> list[str]:
-    """Those that were asked for, which must apply; or all that apply."""
+    """Return the wanted estimators, which must apply, or else all that apply."""
     if wanted is None:
         return [name for name in ESTIMATORS if name not in refusals]
     for name in wanted:
@@ -225,14 +215,14 @@ def evaluate(
     options: EvaluationOptions = PLAIN,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Let policies learn from the first share of a log, and estimate what they would earn on the rest.
+    """Let policies learn from the first share of a log, and estimate their rewards on the rest.
 
     Args:
-        log: what ``read_log`` returned.
-        policies: the systems; each is frozen after the first part.
-        oracle: how they choose lists from scores: top-k, plackett-luce or epsilon.
-        options: the share that is learned from, which estimators, of which reward, and how their intervals are found.
-        progress: called with the number of lists that are done.
+        log: the result of ``read_log``.
+        policies: each is frozen after the first part.
+        oracle: chooses lists from scores: top-k, plackett-luce or epsilon.
+        options: the share for learning, the estimators, the reward and the intervals.
+        progress: called with the number of lists done.
     """
     lists = log.count()
     split = int(options.train * lists)
@@ -245,7 +235,7 @@ def evaluate(
 
 
 def skip_rows(batches: Iterator[ClickLog], rows: int) -> Iterator[tuple[int, ClickLog]]:
-    """The batches from a row on, each with the number of its first row."""
+    """Yield the batches from a row on, each with the number of its first row."""
     first = 0
     for batch in batches:
         if first + len(batch) > rows:

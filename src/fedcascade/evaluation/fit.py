@@ -1,4 +1,4 @@
-"""Learn from a log: what it says about each user, and policies as they stand after it."""
+"""Learning from a log: sums of each user, and policies that are frozen after it."""
 
 import time
 from collections.abc import Callable
@@ -24,17 +24,18 @@ from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 from fedcascade.saved import WarmState, load_warm, save_warm
 
-SAVE_EVERY = 30.0  # seconds between states of an unfinished fit
+SAVE_EVERY = 30.0  # seconds between saves of an unfinished fit
 
 
 def fit_log(log: Log, policy: str, out: Path, *, progress: Callable[[int], None] | None = None) -> WarmState:
-    """Sum up a log into a file; a file that an interrupted fit of the same log has left is continued."""
-    source, done, sums = str(log.path), 0, None
+    """Sum a log into a file; continue the file of an interrupted fit of the same log."""
+    source = str(log.path)
+    done, sums = 0, None
     if out.exists():
         earlier = load_warm(out)
-        advice = "name another file, or remove it"
+        advice = "choose another file, or remove it"
         require(earlier.log == source, f"{out} holds the sums of {earlier.log}: {advice}")
-        require(not earlier.is_complete, f"{out} is complete already: {advice}")
+        require(not earlier.is_complete, f"{out} is already complete: {advice}")
         done, sums = earlier.lists, earlier.sums
         log.users.number_all(earlier.users)
     row, saved = 0, time.monotonic()
@@ -60,7 +61,7 @@ def fit_log(log: Log, policy: str, out: Path, *, progress: Callable[[int], None]
 
 
 def sum_first(log: Log, rows: int) -> LogSums:
-    """Sum up the first rows of a log."""
+    """Sum the first rows of a log."""
     sums, done = None, 0
     for batch in log.batches():
         sums = _add_rows(sums, log, batch, slice(0, rows - done))
@@ -72,7 +73,7 @@ def sum_first(log: Log, rows: int) -> LogSums:
 
 
 def _add_rows(sums: LogSums | None, log: Log, batch: ClickLog, rows: slice) -> LogSums:
-    """Add rows of a batch to the sums; None are those before the first batch."""
+    """Add rows of a batch to the sums, which are None before the first batch."""
     table = None if log.table is None else log.table.features
     if sums is None:
         require(table is not None or batch.features is not None, NO_FEATURES)
@@ -84,9 +85,9 @@ def _add_rows(sums: LogSums | None, log: Log, batch: ClickLog, rows: slice) -> L
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FrozenPolicy:
-    """A policy that learns no more: theta, root and beta of each user, and how lists are chosen from scores.
+    """A policy without further learning: theta, root and beta of each user, and the exploration of lists.
 
-    ``users`` beyond those who were seen are served by the last row, that of a newcomer.
+    The last row serves users that are not in the log.
     """
 
     name: str
@@ -98,11 +99,8 @@ class FrozenPolicy:
     length: int
 
 
-def freeze_policy(policy: Policy, sums: LogSums, oracle: Oracle, *, is_told: bool = False) -> FrozenPolicy:
-    """The policy after it has learned from a log, for lists that ``oracle`` chooses.
-
-    A newcomer begins with nothing, or with what the population knows where it ``is_told``.
-    """
+def freeze_policy(policy: Policy, sums: LogSums, oracle: Oracle, *, with_prior: bool = False) -> FrozenPolicy:
+    """Return a policy after learning from a log; new users start from the server's prior if ``with_prior``."""
     rounds = max(1, int(sums.counts[:, 2].sum()))
     problem = ProblemSize(users=max(1, sums.users), dimension=sums.dimension, list_length=oracle.length, rounds=rounds)
     fitted = policy.fit_to(problem)
@@ -111,7 +109,7 @@ def freeze_policy(policy: Policy, sums: LogSums, oracle: Oracle, *, is_told: boo
         known = [sums.total()] * (sums.users + 1)
     else:
         server, downloads = warm_server(fitted, sums)
-        newcomer = prior_for_newcomer(server, sums) if is_told else nothing
+        newcomer = prior_for_newcomer(server, sums) if with_prior else nothing
         known = [*(download.statistics for download in downloads), newcomer]
     d, kept = sums.dimension, len(known)
     theta, root, beta = np.empty((kept, d)), np.empty((kept, d, d)), np.empty(kept)
@@ -122,21 +120,14 @@ def freeze_policy(policy: Policy, sums: LogSums, oracle: Oracle, *, is_told: boo
         decision = agent.state.decision
         theta[user], root[user], beta[user] = decision.theta, decision.root, agent.beta
     kind, level = lower_exploration(oracle)
-    return FrozenPolicy(
-        name=policy.name,
-        theta=theta,
-        root=root,
-        beta=beta,
-        kind=kind,
-        level=level,
-        length=oracle.length,
-    )
+    learned = {"theta": theta, "root": root, "beta": beta}
+    return FrozenPolicy(name=policy.name, **learned, kind=kind, level=level, length=oracle.length)
 
 
 def prior_for_newcomer(server: Server, sums: LogSums) -> Statistics:
-    """Return what is known of a user who is in no log: the server's prior, or else the sum over all users.
+    """Return the prior of a user that is not in the log: the server's, or else the sum over all users.
 
-    The sum is none of the priors that ``Trust`` weighs.
+    Policies with ``Trust`` weigh only the server's prior.
     """
     prior = server.make_prior(sums.users)
     if prior is not None:
@@ -145,9 +136,9 @@ def prior_for_newcomer(server: Server, sums: LogSums) -> Statistics:
 
 
 def fit_attraction(sums: LogSums, lambda_: float = 1.0) -> NDArray[np.float64]:
-    """A model of attraction for each user, (users + 1, d): a ridge around the theta of all; the last row is that theta.
+    """Fit a model of attraction for each user, (users + 1, d): a ridge around the pooled theta, which is the last row.
 
-    It is the baseline of the direct method and of the doubly robust estimator, and belongs to no policy.
+    The direct method and the doubly robust estimator use it as their baseline.
     """
     pooled = Ridge(sums.total(), lambda_).theta
     rows = [

@@ -1,4 +1,4 @@
-"""Rate the lists of a log by a policy: the chance that it would have shown each item, and what a model expects."""
+"""Ratings of the lists of a log under a policy: propensities of items, and expected rewards under a model."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -15,20 +15,20 @@ from fedcascade.numerics.jit import jit
 from fedcascade.numerics.linear import Features, Vector, compute_means, compute_ucb_scores
 from fedcascade.numerics.streams import TIE, words
 
-SAMPLES = 4  # lists that are drawn per row to average what a model expects of a policy that chooses by chance
+SAMPLES = 4  # drawn lists per row, to average the expected reward of a policy that explores
 
 
 class RatedLists(NamedTuple):
-    """Of each row of a log: chances, and what a model expects; 1 and 0 beyond the end of a list."""
+    """Propensities and expected rewards of each row; 1 and 0 beyond the end of a list."""
 
-    target: NDArray[np.float64]  # (n, K), the policy's chance of each item given those above it
-    baseline: NDArray[np.float64]  # (n, K), Q(a_1..a_k): reward from position k on, expected after these items
-    expected: NDArray[np.float64]  # (n, K), the average of Q(a_1..a_k) over the policy's choices of a_k
-    direct: NDArray[np.float64]  # (n,), the reward that the model expects of the policy's own lists
+    target: NDArray[np.float64]  # (n, K), the policy's propensity of each item given those above it
+    baseline: NDArray[np.float64]  # (n, K), Q(a_1..a_k): expected reward from position k on, given these items
+    expected: NDArray[np.float64]  # (n, K), mean of Q(a_1..a_k) over the policy's choices of a_k
+    direct: NDArray[np.float64]  # (n,), expected reward of the policy's own lists under the model
 
 
 class _Arrays(NamedTuple):
-    """What compiled code reads: the policy, the model, and the log with items as places among those on offer."""
+    """The policy, the model and the log as arrays; items are indices into those on offer."""
 
     theta: NDArray[np.float64]
     root: NDArray[np.float64]
@@ -38,7 +38,7 @@ class _Arrays(NamedTuple):
     places: NDArray[np.int64]
     lengths: NDArray[np.int64]
     offers: NDArray[np.int64]
-    table: Features  # (d, items) where all items are on offer in every row, else (d, 0)
+    table: Features  # (d, items) if all items are on offer in every row, else (d, 0)
     features: NDArray[np.float32]  # (n, M, d) of the items on offer, else (0, 0, d)
     kind: int
     level: float
@@ -54,19 +54,15 @@ def rate_log(
     first_row: int = 0,
     threads: int = 2,
 ) -> RatedLists:
-    """Rate every row of a batch; ``first_row`` is its number in the log, from which the sampled lists follow."""
+    """Rate every row of a batch; ``first_row`` is its position in the log, which seeds the sampled lists."""
     arrays = _gather(policy, model, log, table)
     n, positions = log.items.shape
     ratings = RatedLists(np.ones((n, positions)), np.zeros((n, positions)), np.zeros((n, positions)), np.empty(n))
-    order = np.argsort(arrays.users, kind="stable")  # users' scores are computed once where all items are on offer
-    parts = np.array_split(order, max(1, threads))
+    order = np.argsort(arrays.users, kind="stable")  # so that scores of a table are computed once per user
     samples = 1 if policy.kind == 0 else SAMPLES
-
-    def rate_part(rows: NDArray[np.intp]) -> None:
-        rate_rows(rows, arrays, samples, first_row, ratings)
-
     with ThreadPoolExecutor(max(1, threads)) as pool:
-        list(pool.map(rate_part, parts))
+        parts = np.array_split(order, max(1, threads))
+        list(pool.map(lambda rows: rate_rows(rows, arrays, samples, first_row, ratings), parts))
     return ratings
 
 
@@ -75,7 +71,7 @@ def _gather(
 ) -> _Arrays:
     require(
         log.features is None or log.offered is not None,
-        "this log has features of the shown items alone: a policy needs those of all items on offer to choose from",
+        "this log has features of shown items only: add those of all items on offer, from which policies choose",
     )
     d, n = policy.theta.shape[1], len(log)
     newcomer = len(policy.theta) - 1
@@ -91,13 +87,26 @@ def _gather(
         else:
             features = np.ascontiguousarray(table[np.maximum(log.offered, 0)])
     offers = np.full(n, columns.shape[1]) if log.offered is None else (log.offered != MISSING).sum(axis=1)
-    return _Arrays(policy.theta, policy.root, policy.beta, model, users, find_places(log), log.lengths, offers, columns,
-                   features, policy.kind, policy.level, policy.length)  # fmt: skip
+    return _Arrays(
+        theta=policy.theta,
+        root=policy.root,
+        beta=policy.beta,
+        model=model,
+        users=users,
+        places=find_places(log),
+        lengths=log.lengths,
+        offers=offers,
+        table=columns,
+        features=features,
+        kind=policy.kind,
+        level=policy.level,
+        length=policy.length,
+    )
 
 
 @jit
 def rate_rows(rows: NDArray[np.intp], arrays: _Arrays, samples: int, first_row: int, ratings: RatedLists) -> None:
-    """Fill the ratings of some rows, which should come user by user."""
+    """Fill the ratings of some rows, sorted by user."""
     kind, level = arrays.kind, arrays.level
     last_user, scores, weights = -1, np.empty(0), np.empty(0)
     for row in rows:
@@ -111,9 +120,7 @@ def rate_rows(rows: NDArray[np.intp], arrays: _Arrays, samples: int, first_row: 
                 weights[item] = min(max(weights[item], 0.0), 1.0)
             last_user = user
         places = arrays.places[row, : arrays.lengths[row]]
-        rate_list(
-            kind, level, scores, weights, places, ratings.target[row], ratings.baseline[row], ratings.expected[row]
-        )
+        rate_list(arrays, scores, weights, places, row, ratings)
         ratings.direct[row] = 0.0
         for sample in range(samples):
             chosen = explore(kind, level, scores, words(first_row + row, TIE, sample, offers), arrays.length)
@@ -125,14 +132,15 @@ def rate_rows(rows: NDArray[np.intp], arrays: _Arrays, samples: int, first_row: 
 
 @jit
 def rate_list(
-    kind: int, level: float, scores: Vector, weights: Vector, places: NDArray[np.int64],
-    target: Vector, baseline: Vector, expected: Vector,
-) -> None:  # fmt: skip
+    arrays: _Arrays, scores: Vector, weights: Vector, places: NDArray[np.int64], row: int, ratings: RatedLists
+) -> None:
     """Fill the ratings of one list.
 
-    Under a cascade, Q(a_1..a_k) = S (w(a_k) + (1 - w(a_k)) T): S is the chance that nothing above was clicked, and T
-    that of a click below, taken as if each item below were as attractive as the policy's choice is now on average.
+    Under a cascade, Q(a_1..a_k) = S (w(a_k) + (1 - w(a_k)) T). S is the probability of no click above. T is that of a
+    click below, if each item below has the mean weight of the policy's choice at position k.
     """
+    kind, level = arrays.kind, arrays.level
+    target, baseline, expected = ratings.target[row], ratings.baseline[row], ratings.expected[row]
     taken, chances = np.zeros(scores.size, np.bool_), np.empty(scores.size)
     masses, missed = np.array([1.0 - level, level]), 1.0
     for position in range(places.size):

@@ -1,4 +1,4 @@
-"""Logs of simulations: what a run showed, what was on offer, what was clicked, and with which chance it was chosen."""
+"""Click logs of simulations: lists, items on offer, clicks and propensities."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,14 +17,14 @@ from fedcascade.simulation.engines import simulate
 from fedcascade.simulation.reference import click_list
 from fedcascade.simulation.trace import Trace
 
-LOG_SEEDS = 2**40  # added to the seed of a world names the rounds of its log
-BATCH = 2_000  # rounds; each holds the features of all items on offer
+LOG_SEEDS = 2**40  # offset of the seeds of logs from those of their environments
+BATCH = 2_000  # rounds per batch
 
 
 def iterate_simulated_log(environment: Environment, trace: Trace, *, rounds: int = BATCH) -> Iterator[ClickLog]:
-    """The log of a run that kept its lists, some rounds at a time; items are numbered within their round.
+    """Yield the log of a run in batches of rounds; items are numbered within their round.
 
-    The world answers by the round alone, so that what was on offer and clicked need not be kept by the run.
+    The environment reproduces the items and clicks of each round; the run must have kept its lists.
     """
     require(trace.lists is not None, "a log needs the lists of the run: simulate with keep_lists=True")
     assert trace.lists is not None
@@ -45,11 +45,14 @@ def _make_batch(environment: Environment, trace: Trace, first: int, last: int) -
         shown = items[row][items[row] != MISSING]
         weights = environment.weights(t, user, on_offer)
         clicked, _ = click_list(environment, t, shown, weights[shown])
-        users[row], offered[row, : len(on_offer)], features[row, : len(on_offer)] = user, range(len(on_offer)), on_offer
+        users[row] = user
+        offered[row, : len(on_offer)] = range(len(on_offer))
+        features[row, : len(on_offer)] = on_offer
         clicks[row, list(clicked)] = True
     chances = None if trace.propensities is None else trace.propensities[first - 1 : last]
-    return ClickLog(users=users, items=items, clicks=clicks, times=np.arange(first, last + 1, dtype=np.float64),
-                    propensities=chances, offered=offered, features=features)  # fmt: skip
+    times = np.arange(first, last + 1, dtype=np.float64)
+    shown = {"users": users, "items": items, "clicks": clicks, "times": times}
+    return ClickLog(**shown, propensities=chances, offered=offered, features=features)
 
 
 def write_simulated_log(path: Path, environment: Environment, trace: Trace) -> None:
@@ -60,10 +63,12 @@ def write_simulated_log(path: Path, environment: Environment, trace: Trace) -> N
 
 
 def learn_from_random_lists(environment: Clustered, rounds_per_user: int, *, list_length: int = 4) -> LogSums:
-    """What a log of uniformly random lists teaches about the users of a world, from rounds that it does not play."""
-    world, sums = environment.with_other_rounds(int(environment.seed) + LOG_SEEDS), LogSums(environment.dimension)
-    trace = simulate(world, get_policy("fedind"), rounds=rounds_per_user * world.users, checkpoints=1, threads=1,
-                     oracle=EpsilonMixed(length=list_length, epsilon=1.0), keep_lists=True)  # fmt: skip
-    for batch in iterate_simulated_log(world, trace):
+    """Return the sums of a log of uniformly random lists, from rounds that the environment does not play."""
+    logged = environment.with_other_rounds(int(environment.seed) + LOG_SEEDS)
+    oracle, rounds = EpsilonMixed(length=list_length, epsilon=1.0), rounds_per_user * logged.users
+    policy = get_policy("fedind")
+    trace = simulate(logged, policy, rounds=rounds, oracle=oracle, checkpoints=1, threads=1, keep_lists=True)
+    sums = LogSums(environment.dimension)
+    for batch in iterate_simulated_log(logged, trace):
         sums.add(batch, None)
     return sums

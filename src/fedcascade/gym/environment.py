@@ -142,8 +142,8 @@ class CascadeEnv(gymnasium.Env[Observation, Action]):
         self.environment = self._original = environment
         self.rounds, self.oracle, self.render_mode = rounds, oracle, render_mode
         self._measure_reward, self._round = REWARDS[reward], 0
-        persons = environment.history.persons if isinstance(environment, Clustered) else ()
-        self._lying = frozenset(user for user, person in enumerate(persons) if person.kind == "liar")
+        roles = environment.history.user_roles if isinstance(environment, Clustered) else ()
+        self._poisoning = frozenset(user for user, role in enumerate(roles) if role.kind == "poisoning")
         fewest = getattr(environment, "fewest_items", most)
         self.action_space: RankedLists = RankedLists(items=most, length=list_length, fewest=fewest)
         self.observation_space = spaces.Dict(
@@ -183,7 +183,7 @@ class CascadeEnv(gymnasium.Env[Observation, Action]):
             "looked_until": examine(items.size, clicks).examined - 1,
             "attraction": attraction,
             "best": best,
-            "regret": 0.0 if self._user in self._lying else best - attraction,
+            "regret": 0.0 if self._user in self._poisoning else best - attraction,
         }
         observation, info = self._observe()
         return observation, self._measure_reward(played), False, t == self.rounds, played | info

@@ -1,1 +1,1 @@
-"""Environment x policy -> Trace."""
+"""Simulation of a policy in an environment."""

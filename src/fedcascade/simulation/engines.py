@@ -1,4 +1,4 @@
-"""Which engine runs a simulation: the one that was asked for where it knows every part, else a simpler one."""
+"""Selection of an engine: the requested one if it supports all parts of the scenario, else a simpler one."""
 
 import warnings
 from collections.abc import Hashable, Iterator, Sequence
@@ -32,16 +32,15 @@ def simulate(
     """Run a policy in an environment.
 
     Args:
-        environment: who arrives, what is on offer, what gets clicked.
-        policy: the system, for instance ``POLICIES["fedc3ucb-h"]``.
+        environment: users, items and clicks, such as ``Synthetic()``.
+        policy: for instance ``POLICIES["fedc3ucb-h"]``.
         rounds: T.
         oracle: chooses the list from the scores; ``TopK(length=4)`` if None.
-        engine: "exact" (compiled, on all cores), "reference" (readable) or "cuda" (on a GPU); all give the same
-            Trace. A part that an engine does not know makes it fall back, from the GPU to the exact engine, from
-            there to the reference, with a warning.
-        threads: how many cores the exact engine uses; all if None.
-        progress: called now and then with the number of rounds that are done; the exact engine begins with 0, when
-            its code is compiled or loaded.
+        engine: "exact" (compiled, on all cores), "reference" (plain Python) or "cuda" (on a GPU), with the same Trace.
+            With a part that it does not support, cuda falls back to exact, and exact to reference, with a warning.
+        threads: cores of the exact engine; all if None.
+        progress: called from time to time with the number of rounds done; the exact engine calls it with 0 after
+            compilation.
         options: ``checkpoints``, ``keep_lists``, ``warm`` and ``own_rounds``, as in ``Scenario``.
 
     >>> from fedcascade import POLICIES, Synthetic, simulate
@@ -66,17 +65,17 @@ def simulate(
 
 
 def _simulate_on_processor(scenario: Scenario, progress: Progress | None, threads: int | None = None) -> Trace:
-    """Run a scenario with the exact engine; with the reference, and a warning, where a part has no compiled form."""
+    """Run a scenario with the exact engine, or with the reference and a warning if a part has no compiled form."""
     unsupported = find_unsupported(scenario)
     if unsupported is None:
         return exact.simulate(scenario, progress=progress, threads=threads)
-    message = f"the exact engine does not know the {unsupported} of {scenario.policy.name}: using the reference"
+    message = f"the exact engine does not support the {unsupported} of {scenario.policy.name}: using the reference"
     warnings.warn(message, stacklevel=3)
     return reference.simulate(scenario, progress)
 
 
 def simulate_in_turns(scenarios: Sequence[Scenario], progress: Progress | None = None) -> list[Trace]:
-    """Run scenarios with the exact engine on one core; where their items are the same, these are drawn once for all.
+    """Run scenarios with the exact engine on one core; scenarios with the same items draw them once.
 
     ``progress`` counts the rounds of all scenarios.
     """
@@ -97,11 +96,11 @@ def simulate_in_turns(scenarios: Sequence[Scenario], progress: Progress | None =
 
 
 def simulate_together(scenarios: Sequence[Scenario], progress: Progress | None = None) -> Iterator[tuple[int, Trace]]:
-    """Run many scenarios at once on a GPU; those with a part that it does not know follow on the processor.
+    """Run many scenarios at once on a GPU; those with an unsupported part follow on the processor.
 
-    Yields the number of a scenario and its Trace, as each ends. ``progress`` counts the rounds of all scenarios.
+    Yields the number of each scenario and its Trace as it ends. ``progress`` counts the rounds of all scenarios.
     """
-    # Nobody else needs numba's CUDA target.
+    # Imported here, because only this engine needs numba's CUDA target.
     from fedcascade.simulation.cuda import engine as cuda
     from fedcascade.simulation.cuda import lowering
     from fedcascade.simulation.cuda.device import check_device
@@ -114,7 +113,7 @@ def simulate_together(scenarios: Sequence[Scenario], progress: Progress | None =
     done = sum(scenarios[number].rounds for number in supported)
     for number in sorted(set(unsupported) - set(supported)):
         scenario, part = scenarios[number], unsupported[number]
-        message = f"the cuda engine does not know the {part} of {scenario.policy.name}: using the processor"
+        message = f"the cuda engine does not support the {part} of {scenario.policy.name}: using the processor"
         warnings.warn(message, stacklevel=2)
         yield number, _simulate_on_processor(scenario, progress and partial(_add_done, progress, done))
         done += scenario.rounds

@@ -1,4 +1,4 @@
-"""The ledger of a simulation: every exchange, in little memory."""
+"""The ledger of a simulation: all exchanges, in compact columns."""
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,7 +10,7 @@ CAUSES = tuple(Cause)
 
 
 class LedgerEntry(NamedTuple):
-    """An exchange: which agent uploaded when and why, and how many bytes travelled."""
+    """An exchange: its round, agent and cause, and the bytes of upload and download."""
 
     round: int
     agent: int
@@ -20,7 +20,7 @@ class LedgerEntry(NamedTuple):
 
 
 class ExchangeLedger(Sequence[LedgerEntry]):
-    """A sequence of exchanges that is kept in columns: 29 bytes for each.
+    """A sequence of exchanges, stored in columns with 29 bytes per exchange.
 
     >>> ledger = ExchangeLedger([LedgerEntry(3, 0, Cause.FORCED, 80, 80)])
     >>> ledger.append(LedgerEntry(5, 1, Cause.PUSH, 0, 80))
@@ -45,11 +45,11 @@ class ExchangeLedger(Sequence[LedgerEntry]):
             self.append(entry)
 
     def count_cause(self, cause: Cause) -> int:
-        """Return how many exchanges had this cause."""
+        """Return the number of exchanges with a cause."""
         return self._columns[2].count(CAUSES.index(cause))
 
     def sum_bytes(self) -> tuple[int, int]:
-        """Return how many bytes travelled up and down."""
+        """Return the bytes of all uploads and of all downloads."""
         return sum(self._columns[3]), sum(self._columns[4])
 
     def __len__(self) -> int:

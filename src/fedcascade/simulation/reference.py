@@ -1,4 +1,4 @@
-"""Algorithm 1 as a loop that anyone can read; it runs any policy, also one of your own."""
+"""The reference engine: Algorithm 1 as a plain loop, for any policy and environment."""
 
 from collections.abc import Callable
 
@@ -36,7 +36,8 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> Trace:
     >>> trace.rounds, len(trace.curve), trace.communications() == len(trace.ledger)
     (100, 10, True)
     """
-    environment, oracle, rounds = scenario.environment, scenario.oracle, scenario.rounds
+    environment, oracle = scenario.environment, scenario.oracle
+    rounds = scenario.rounds
     simulation = prepare_simulation(scenario)
     server, recorder = simulation.server, simulation.recorder
     agents = make_agents(simulation, oracle)
@@ -68,7 +69,7 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> Trace:
 
 
 def make_agents(simulation: Simulation, oracle: Oracle) -> list[Agent]:
-    """The agent of each user; where one learner serves everybody, it is the same for all."""
+    """Make the agent of each user; with a single learner, all users share one agent."""
     policy, users = simulation.policy, len(simulation.server.holdings)
     learners = 1 if policy.reply_rule.single_learner else users
     agents = [Agent(id=user, policy=policy, problem=simulation.problem, oracle=oracle) for user in range(learners)]
@@ -83,14 +84,14 @@ def play_round(
     recommend: Callable[..., ShownList],
     observe: Callable[..., Upload | None],
 ) -> Round:
-    """Algorithm 1, lines 6 and 7: let the agent of ``user`` recommend and observe; regret is that against the oracle.
+    """Play Algorithm 1, lines 6 and 7, for ``user``; regret is relative to the oracle's best list.
 
-    ``recommend`` and ``observe`` are those of an ``Agent``, or their like over a network.
+    ``recommend`` and ``observe`` are methods of an ``Agent``, or remote calls with the same signature.
     """
     features = environment.items(round_)
     attributes = environment.attributes(round_, len(features))
-    shown = recommend(features, ties=environment.ties(round_, len(features)),
-                      categories=attributes.categories, costs=attributes.costs)  # fmt: skip
+    ties = environment.ties(round_, len(features))
+    shown = recommend(features, ties=ties, categories=attributes.categories, costs=attributes.costs)
     weights = environment.weights(round_, user, features)
     clicks, compute_reward = click_list(environment, round_, shown.items, weights[shown.items])
     seen = examine(shown.items.size, clicks)
@@ -104,8 +105,9 @@ def play_round(
 def click_list(
     environment: Environment, round_: int, items: NDArray[np.intp], weights: NDArray[np.float64]
 ) -> tuple[tuple[int, ...], Callable[[NDArray[np.float64]], float]]:
-    """The positions that a user clicks, by the environment's click model, and the chance of any click by that model."""
-    attracted, behaviour = environment.attracted(round_, items, weights), getattr(environment, "behaviour", None)
+    """Return the clicked positions of a list, and the function that computes the probability of a click."""
+    attracted = environment.attracted(round_, items, weights)
+    behaviour = getattr(environment, "behaviour", None)
     if behaviour is not None:
         return behaviour.click(environment.seed, round_, attracted, weights), behaviour.compute_reward  # type: ignore[attr-defined]
     click = find_first_click(attracted)

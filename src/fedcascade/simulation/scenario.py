@@ -1,4 +1,4 @@
-"""Scenario: what is to be run, as one value; and what every engine sets up from it before the first round."""
+"""The scenario of a run as one value, and its preparation before the first round."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from fedcascade.learning.log_sums import LogSums
 from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.simulation.trace import Recorder
 
-Progress = Callable[[int], None]  # called now and then with the number of rounds that are done
+Progress = Callable[[int], None]  # called from time to time with the number of rounds done
 
 
 class ScenarioOptions(TypedDict, total=False):
@@ -31,28 +31,16 @@ class ScenarioOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Scenario:
-    """What one run consists of: the arguments of ``engines.simulate`` that say what is played, not how.
-
-    Args:
-        environment: who arrives, what is on offer, what gets clicked.
-        policy: the system.
-        rounds: T.
-        oracle: chooses the list from the scores.
-        checkpoints: at how many evenly spaced rounds totals are recorded.
-        keep_lists: also record every list, which takes memory in proportion to the rounds.
-        warm: what a log taught about each user before the first round; nothing if None.
-        own_rounds: also record regret by the rounds of each user, up to so many, for each quarter of the users in the
-            order in which they first arrived (``Trace.own_curves``).
-    """
+    """The arguments of ``engines.simulate`` on which the Trace depends."""
 
     environment: Environment
     policy: Policy
     rounds: int
     oracle: Oracle = field(default_factory=TopK)
-    checkpoints: int = 10
-    keep_lists: bool = False
-    warm: LogSums | None = None
-    own_rounds: int = 0
+    checkpoints: int = 10  # number of evenly spaced rounds with recorded totals
+    keep_lists: bool = False  # record every list, in memory proportional to the rounds
+    warm: LogSums | None = None  # data of each user from a log, for a warm start
+    own_rounds: int = 0  # record ``Trace.own_curves`` up to this many rounds of each user
 
     @property
     def clustered(self) -> Clustered:
@@ -64,7 +52,7 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Simulation:
-    """The sizes of the problem, the policy fitted to them, the server, and an empty record."""
+    """The sizes of a problem, the policy fitted to them, the server and an empty recorder."""
 
     problem: ProblemSize
     policy: Policy
@@ -73,7 +61,7 @@ class Simulation:
 
 
 def list_cluster_changes(server: Server, environment: Environment, round_: int) -> list[tuple[int, int]]:
-    """Return the users whose true cluster changes in a round, and the new ones; none where no server may know."""
+    """Return users whose true cluster changes in a round, and the new cluster, for servers that know true clusters."""
     if not server.groups.knows_clusters or not isinstance(environment, Clustered) or round_ == 1:
         return []
     before, now = (environment.find_moment(t) for t in (round_ - 1, round_))
@@ -83,23 +71,23 @@ def list_cluster_changes(server: Server, environment: Environment, round_: int) 
 
 
 def require_one_click(environment: Environment, policy: Policy) -> None:
-    """Refuse a world whose users may click several items for a policy that learns from one click of a list."""
+    """Reject click models with several clicks for a policy that learns from the first click only."""
     behaviour = getattr(environment, "behaviour", None)  # environments of other packages have none
     if behaviour is not None and (policy.personal is not None or policy.changes is not None):
-        reason = f"{policy.name} learns from one click of a list"
-        raise ValueError(f"{reason}, and users who click by {behaviour.model} may click several: play the cascade")
+        reason = f"{policy.name} learns from one click per list, and {behaviour.model} has several"
+        raise ValueError(f"{reason}: use clicks 'cascade', or another policy")
 
 
 def list_newcomers(scenario: Scenario, round_: int) -> list[int]:
-    """Return the users that join in this round, whose agents get the server's prior before their first list."""
+    """Return the users that join in a round; their agents get the server's prior before their first list."""
     environment = scenario.environment
     if scenario.policy.trust is None or not isinstance(environment, Clustered):
         return []
-    return [user for user, person in enumerate(environment.history.persons) if person.joined == round_]
+    return [user for user, role in enumerate(environment.history.user_roles) if role.joined == round_]
 
 
 def prepare_simulation(scenario: Scenario) -> Simulation:
-    """Check that the parts of a scenario fit together, and build its server and recorder."""
+    """Check that the parts of a scenario fit together; build its server and recorder."""
     environment, oracle = scenario.environment, scenario.oracle
     require_integer("rounds", scenario.rounds)
     require_integer("own_rounds", scenario.own_rounds, 0)
@@ -110,8 +98,14 @@ def prepare_simulation(scenario: Scenario) -> Simulation:
     require_one_click(environment, policy)
     length = oracle.length if scenario.keep_lists else 0
     server = Server(policy=policy, agents=users, dimension=d, truth=truth)
-    living = environment if isinstance(environment, Clustered) and environment.history.persons else None
-    recorder = Recorder(rounds=scenario.rounds, checkpoints=scenario.checkpoints, truth=truth, list_length=length,
-                        has_propensities=isinstance(oracle, Explorer), living=living,
-                        own_rounds=scenario.own_rounds)  # fmt: skip
+    has_events = isinstance(environment, Clustered) and environment.history.user_roles
+    recorder = Recorder(
+        rounds=scenario.rounds,
+        checkpoints=scenario.checkpoints,
+        truth=truth,
+        list_length=length,
+        has_propensities=isinstance(oracle, Explorer),
+        population=scenario.clustered if has_events else None,
+        own_rounds=scenario.own_rounds,
+    )
     return Simulation(problem, policy, server, recorder)

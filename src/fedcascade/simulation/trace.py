@@ -1,4 +1,4 @@
-"""What a simulation leaves behind: curves at checkpoints, a ledger of exchanges, the final partition."""
+"""The result of a simulation: totals at checkpoints, a ledger of exchanges, the final partition."""
 
 import csv
 import time
@@ -19,15 +19,15 @@ from fedcascade.federation.grouping.partition import relabel_by_appearance
 from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.numerics.linear import Vector, sum_in_order
 from fedcascade.simulation.ledger import ExchangeLedger, LedgerEntry
-from fedcascade.simulation.user_regret import CohortCurve, OwnRounds, People, PersonRecord
+from fedcascade.simulation.user_regret import CohortCurve, OwnRounds, RegretByUser, UserRecord
 
-ARITHMETIC = 4  # names what gives a Trace its bits; raised with every change that is meant to change them
-Lists = NDArray[np.int32]  # one row of items per round, filled up with -1
+ARITHMETIC = 4  # version of the arithmetic; incremented by changes that alter the bits of a Trace
+Lists = NDArray[np.int32]  # one row of items per round, padded with -1
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Totals after ``round`` rounds."""
+    """The totals after ``round`` rounds."""
 
     round: int
     regret: float
@@ -38,14 +38,11 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Trace:
-    """A whole run. Two runs of the same environment and policy are equal; seconds and lists do not take part in ``==``.
+    """The result of a run. Runs of the same scenario compare equal; ``seconds`` and lists are not compared.
 
-    ``people`` says who each user of a living population was; it is empty where nothing happens to a population, and
-    regret and reward are those of honest users.
-    ``propensities`` are the chances of the items of ``lists``, where they are chosen by chance.
-    ``own_curves`` are regret by the rounds of each user, where they were asked for.
-    ``seconds`` is how long the rounds took; the exact engine's compilation before them does not count. Runs that took
-    turns have equal shares of the time that all of them took.
+    Regret and reward are those of honest users. ``user_records`` is empty without events such as change or joins.
+    ``propensities`` are those of the items of ``lists``, for oracles that explore. ``own_curves`` holds regret by the
+    number of a user's rounds, if requested. ``seconds`` excludes compilation; runs that take turns share it equally.
     """
 
     policy: str
@@ -58,7 +55,7 @@ class Trace:
     seconds: float = field(compare=False)
     lists: Lists | None = field(default=None, compare=False, repr=False)
     propensities: NDArray[np.float64] | None = field(default=None, compare=False, repr=False)
-    people: tuple[PersonRecord, ...] = field(default=(), repr=False)
+    user_records: tuple[UserRecord, ...] = field(default=(), repr=False)
     own_curves: tuple[CohortCurve, ...] = field(default=(), repr=False)
 
     @property
@@ -68,13 +65,13 @@ class Trace:
 
     @property
     def reward(self) -> int:
-        """How many lists were clicked."""
+        """Number of clicked lists."""
         return self.curve[-1].reward
 
     @property
     def newcomer_regret(self) -> float:
-        """The regret of users who came late, in their first 50 rounds."""
-        return sum(record.early_regret for record in self.people if record.person.joined is not None)
+        """Regret of users that joined late, in their first 50 rounds."""
+        return sum(record.early_regret for record in self.user_records if record.role.joined is not None)
 
     @property
     def clustering_error(self) -> float:
@@ -82,20 +79,20 @@ class Trace:
 
     @property
     def clusters(self) -> int:
-        """How many groups the server ended with."""
+        """Number of groups at the end."""
         return len(set(self.partition))
 
     def to_columns(self) -> dict[str, list[Any]]:
-        """The totals at checkpoints as columns, for a table of any kind."""
+        """Return the totals at checkpoints as columns."""
         columns = {column.name: [getattr(point, column.name) for point in self.curve] for column in fields(Checkpoint)}
         return {"policy": [self.policy] * len(self.curve), **columns}
 
     def to_polars(self) -> Any:
-        """The totals at checkpoints as a polars.DataFrame."""
-        return import_module("polars").DataFrame(self.to_columns())  # here, because simulations need no polars
+        """Return the totals at checkpoints as a polars.DataFrame."""
+        return import_module("polars").DataFrame(self.to_columns())  # polars is optional
 
     def write_csv(self, path: str | PathLike[str]) -> None:
-        """Write the totals at checkpoints as CSV, a row each."""
+        """Write the totals at checkpoints as CSV."""
         columns = self.to_columns()
         with Path(path).open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
@@ -103,15 +100,15 @@ class Trace:
             writer.writerows(zip(*columns.values(), strict=True))
 
     def communications(self, cause: Cause | None = None) -> int:
-        """How many exchanges took place, all or of one cause."""
+        """Return the number of exchanges, of all causes or of one."""
         return len(self.ledger) if cause is None else self.ledger.count_cause(cause)
 
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """What happened in a round: the list, the position that was clicked, and the upload that followed, if any.
+    """A played round: the list, the clicked position and the upload, if any.
 
-    ``regret`` is expected regret, from the true weights; ``examined`` counts the positions that the user looked at.
+    ``regret`` is expected regret, from the true weights; ``examined`` is the number of examined positions.
     """
 
     shown: ShownList
@@ -122,7 +119,7 @@ class Round:
 
 
 def compute_clustering_error(partition: ArrayLike, truth: ArrayLike) -> float:
-    """The share of users whose estimated cluster is not exactly their true one.
+    """Return the share of users whose estimated cluster differs from their true one.
 
     >>> compute_clustering_error([0, 0, 1, 1], [7, 7, 8, 9])
     0.5
@@ -136,7 +133,7 @@ def compute_clustering_error(partition: ArrayLike, truth: ArrayLike) -> float:
 
 
 def relabel_canonically(labels: ArrayLike) -> tuple[int, ...]:
-    """Labels renamed in order of first appearance, so that equal partitions are equal tuples.
+    """Rename labels in order of first appearance, so that equal partitions are equal tuples.
 
     >>> relabel_canonically([7, 3, 7])
     (0, 1, 0)
@@ -145,7 +142,7 @@ def relabel_canonically(labels: ArrayLike) -> tuple[int, ...]:
 
 
 def space_checkpoints(rounds: int, checkpoints: int) -> list[int]:
-    """The rounds at which totals are recorded: evenly spaced, the last one included.
+    """Return the rounds of checkpoints: evenly spaced, including the last round.
 
     >>> space_checkpoints(10, 4)
     [2, 5, 7, 10]
@@ -157,7 +154,7 @@ def space_checkpoints(rounds: int, checkpoints: int) -> list[int]:
 
 
 class Recorder:
-    """Collects a Trace while a simulation runs."""
+    """A collector of the Trace of a running simulation; ``population`` is given if it has events."""
 
     def __init__(
         self,
@@ -167,12 +164,14 @@ class Recorder:
         truth: NDArray[np.int64],
         list_length: int = 0,
         has_propensities: bool = False,
-        living: Clustered | None = None,
+        population: Clustered | None = None,
         own_rounds: int = 0,
     ) -> None:
-        self.rounds, self.truth, self.living = rounds, truth, living
-        self.people = None if living is None else People(living.history.persons)
-        self.regret, self.reward, self.observations = 0.0, 0, 0
+        self.rounds, self.truth = rounds, truth
+        self.population = population
+        self.regret_by_user = None if population is None else RegretByUser(population.history.user_roles)
+        self.regret = 0.0
+        self.reward = self.observations = 0
         self.curve: list[Checkpoint] = []
         self.ledger = ExchangeLedger()
         self.own_rounds = OwnRounds(users=truth.size, most=own_rounds) if own_rounds else None
@@ -185,12 +184,19 @@ class Recorder:
         self._started = time.perf_counter()
 
     def record_rounds(
-        self, first: int, users: NDArray[np.int64], regret: Vector, clicked: NDArray[np.bool_],
-        examined: NDArray[np.int64], lists: Lists, chances: NDArray[np.float64] | None = None,
-    ) -> None:  # fmt: skip
-        """Add the rounds from ``first`` on to the totals, in their order."""
-        if self.people is not None:
-            regret, clicked = self.people.record(users, regret), clicked & self.people.honest[users]
+        self,
+        first: int,
+        users: NDArray[np.int64],
+        regret: Vector,
+        clicked: NDArray[np.bool_],
+        examined: NDArray[np.int64],
+        lists: Lists,
+        chances: NDArray[np.float64] | None = None,
+    ) -> None:
+        """Add the rounds from ``first`` on to the totals, in order."""
+        if self.regret_by_user is not None:
+            regret = self.regret_by_user.record(users, regret)
+            clicked = clicked & self.regret_by_user.is_honest[users]
         if self.own_rounds is not None:
             self.own_rounds.record(users, regret)
         self.regret = sum_in_order(self.regret, regret)
@@ -202,11 +208,12 @@ class Recorder:
             self.propensities[first - 1 : first - 1 + len(chances)] = chances
 
     def record_round(self, round_: int, user: int, played: Round) -> None:
-        """Add one round to the totals: as ``record_rounds``, without arrays where it can."""
-        shown, regret, has_click = played.shown, played.regret, played.click is not None
-        if self.people is not None:
-            regret = float(self.people.record(np.array([user]), np.array([regret]))[0])
-            has_click = has_click and bool(self.people.honest[user])
+        """Add one round to the totals; faster than ``record_rounds``."""
+        shown, regret = played.shown, played.regret
+        has_click = played.click is not None
+        if self.regret_by_user is not None:
+            regret = float(self.regret_by_user.record(np.array([user]), np.array([regret]))[0])
+            has_click = has_click and bool(self.regret_by_user.is_honest[user])
         if self.own_rounds is not None:
             self.own_rounds.record(np.array([user]), np.array([regret]))
         self.regret += regret
@@ -220,9 +227,9 @@ class Recorder:
     def record_exchange(
         self, round_: int, uploads: Sequence[Upload], downloads: Sequence[Download], alone: Cause | None = None
     ) -> None:
-        """Write the messages of one exchange into the ledger.
+        """Add the messages of one exchange to the ledger.
 
-        ``alone`` is the cause under which a download counts by itself; None if it belongs to its upload.
+        ``alone`` is the cause of downloads that count as exchanges of their own; None adds them to the uploads.
         """
         down = sum(download.bytes for download in downloads) if alone is None else 0
         self.ledger.extend(LedgerEntry(round_, each.agent, each.cause, each.bytes, down) for each in uploads)
@@ -230,31 +237,39 @@ class Recorder:
             self.ledger.extend(LedgerEntry(round_, each.agent, alone, 0, each.bytes) for each in downloads)
 
     def record_checkpoint(self, round_: int, labels: NDArray[np.int64]) -> None:
-        """Store the totals, if this round is a checkpoint."""
+        """Store the totals if this round is a checkpoint."""
         if round_ == self.stops[len(self.curve)]:
             error = self._compare_with_truth(round_, labels[: self.truth.size])
             self.curve.append(Checkpoint(round_, self.regret, self.reward, len(self.ledger), error))
 
     def _compare_with_truth(self, round_: int, labels: NDArray[np.int64]) -> float:
-        """The clustering error; in a living population, that of honest users who are there."""
-        if self.living is None or self.people is None:
+        """Return the clustering error of honest users that are present."""
+        if self.population is None or self.regret_by_user is None:
             return compute_clustering_error(labels, self.truth)
-        moment = self.living.find_moment(round_)
-        counted = moment.present & self.people.honest
+        moment = self.population.find_moment(round_)
+        counted = moment.present & self.regret_by_user.is_honest
         return compute_clustering_error(labels[counted], moment.clusters[counted])
 
     def build_trace(self, policy: str, engine: str, labels: NDArray[np.int64]) -> Trace:
-        partition = relabel_canonically(labels[: self.truth.size])
-        people = () if self.people is None else self.people.build_records()
-        own_curves = () if self.own_rounds is None else self.own_rounds.list_curves()
-        seconds = time.perf_counter() - self._started
-        return Trace(policy, engine, self.rounds, self.observations, tuple(self.curve), self.ledger, partition, seconds,
-                     self.lists, self.propensities, people, own_curves)  # fmt: skip
+        return Trace(
+            policy=policy,
+            engine=engine,
+            rounds=self.rounds,
+            observations=self.observations,
+            curve=tuple(self.curve),
+            ledger=self.ledger,
+            partition=relabel_canonically(labels[: self.truth.size]),
+            seconds=time.perf_counter() - self._started,
+            lists=self.lists,
+            propensities=self.propensities,
+            user_records=() if self.regret_by_user is None else self.regret_by_user.build_records(),
+            own_curves=() if self.own_rounds is None else self.own_rounds.list_curves(),
+        )
 
 
 def summarise(trace: Trace, *, seed: int) -> dict[str, Any]:
-    """The totals and the curve of a Trace, ready for JSON."""
-    people = [{**asdict(record.person), "rounds": record.rounds, "regret": record.regret} for record in trace.people]
+    """Return the totals and the curve of a Trace, for JSON."""
+    users = [{**asdict(each.role), "rounds": each.rounds, "regret": each.regret} for each in trace.user_records]
     return {
         "policy": trace.policy,
         "engine": trace.engine,
@@ -264,13 +279,13 @@ def summarise(trace: Trace, *, seed: int) -> dict[str, Any]:
         "bytes": dict(zip(("up", "down"), trace.ledger.sum_bytes(), strict=True)),
         **{name: getattr(trace, name) for name in ("clusters", "clustering_error", "seconds")},
         "curve": [asdict(point) for point in trace.curve],
-        **({"people": people, "newcomer_regret": trace.newcomer_regret} if people else {}),
+        **({"users": users, "newcomer_regret": trace.newcomer_regret} if users else {}),
         **({"own_curves": [asdict(curve) for curve in trace.own_curves]} if trace.own_curves else {}),
     }
 
 
 def _count_by_cause(trace: Trace) -> dict[str, int]:
-    """How many exchanges had which cause: always those of the paper, others where there are any."""
+    """Count exchanges by cause: those of the paper always, others if there are any."""
     counts = {cause: trace.communications(cause) for cause in Cause}
     paper = (Cause.DETERMINANT, Cause.AUXILIARY, Cause.FORCED)
     return {cause.value: count for cause, count in counts.items() if count or cause in paper}

@@ -1,23 +1,23 @@
-"""Regret by user: after so many rounds of its own, and in all, for each user of a living population."""
+"""Regret by user, and by the number of a user's own rounds."""
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.environments.history import Person
+from fedcascade.environments.history import UserRole
 from fedcascade.numerics.jit import jit
 from fedcascade.numerics.linear import Vector
 
-EARLY = 50  # a user's first rounds
-COHORTS = 4  # quarters of all users, in the order in which they first arrived
+EARLY_ROUNDS = 50  # first rounds of a user
+COHORTS = 4  # quarters of all users, in order of first arrival
 
 
 @dataclass(frozen=True)
 class CohortCurve:
-    """The users of one cohort: how many arrived, and regret per user after 1, 2, ... rounds of its own.
+    """The number of users of a cohort that arrived, and mean regret per user after 1, 2, ... own rounds.
 
-    Each step is the mean over those who have had that round. The curve ends where there are none.
+    Each step averages over the users with that many rounds.
     """
 
     users: int
@@ -25,7 +25,7 @@ class CohortCurve:
 
 
 class OwnRounds:
-    """Adds up regret by cohort and own round while a simulation runs, up to ``most`` own rounds.
+    """Sums of regret by cohort and own round, up to ``most`` own rounds.
 
     >>> own = OwnRounds(users=4, most=2)
     >>> own.record(np.array([2, 2, 0]), np.array([0.5, 0.25, 1.0]))
@@ -34,16 +34,18 @@ class OwnRounds:
     """
 
     def __init__(self, *, users: int, most: int) -> None:
-        self._seen, self._cohort = np.zeros(users, np.int32), np.zeros(users, np.int8)
+        self._seen = np.zeros(users, np.int32)
+        self._cohort = np.zeros(users, np.int8)
         self._arrived = np.zeros(1, np.int64)
-        self._sums, self._counts = np.zeros((COHORTS, most)), np.zeros((COHORTS, most), np.int64)
+        self._sums = np.zeros((COHORTS, most))
+        self._counts = np.zeros((COHORTS, most), np.int64)
 
     def record(self, users: NDArray[np.int64], regret: Vector) -> None:
-        """Add rounds, in their order: who arrived, and the regret."""
+        """Add the users and the regret of rounds, in order."""
         _add_rounds(users, regret, self._seen, self._cohort, self._arrived, self._sums, self._counts)
 
     def list_curves(self) -> tuple[CohortCurve, ...]:
-        """A curve for each cohort, those who came first at the front."""
+        """Return the curve of each cohort, in order of arrival."""
         curves = []
         for sums, counts in zip(self._sums, self._counts, strict=True):
             reached = int(np.count_nonzero(counts))
@@ -53,10 +55,15 @@ class OwnRounds:
 
 @jit
 def _add_rounds(
-    users: NDArray[np.int64], regret: Vector, seen: NDArray[np.int32], cohort: NDArray[np.int8],
-    arrived: NDArray[np.int64], sums: NDArray[np.float64], counts: NDArray[np.int64],
-) -> None:  # fmt: skip
-    """Add each round's regret to the sum of its user's cohort and own round; the arrays are those of ``OwnRounds``."""
+    users: NDArray[np.int64],
+    regret: Vector,
+    seen: NDArray[np.int32],
+    cohort: NDArray[np.int8],
+    arrived: NDArray[np.int64],
+    sums: NDArray[np.float64],
+    counts: NDArray[np.int64],
+) -> None:
+    """Add the regret of each round to the arrays of ``OwnRounds``."""
     for i in range(users.size):
         user = users[i]
         if seen[user] == 0:
@@ -69,32 +76,32 @@ def _add_rounds(
 
 
 @dataclass(frozen=True)
-class PersonRecord:
-    """A user, how many rounds it had, and its expected regret in all of them and in its first 50."""
+class UserRecord:
+    """A user's role, number of rounds, and expected regret in all rounds and in its first 50."""
 
-    person: Person
+    role: UserRole
     rounds: int
     regret: float
     early_regret: float
 
 
-class People:
-    """Adds up the regret of each user; that of liars does not count for the run."""
+class RegretByUser:
+    """Sums of the regret of each user."""
 
-    def __init__(self, persons: tuple[Person, ...]) -> None:
-        self.persons = persons
-        self.honest = np.array([person.kind != "liar" for person in persons])
-        self._rounds = np.zeros(len(persons), np.int64)
-        self._regret, self._early = np.zeros((2, len(persons)))
+    def __init__(self, roles: tuple[UserRole, ...]) -> None:
+        self.roles = roles
+        self.is_honest = np.array([role.kind != "poisoning" for role in roles])
+        self._rounds = np.zeros(len(roles), np.int64)
+        self._regret, self._early = np.zeros((2, len(roles)))
 
     def record(self, users: NDArray[np.int64], regret: Vector) -> Vector:
-        """Add the regret of some rounds, in their order, to that of their users; returns what of it counts."""
+        """Add the regret of rounds, in order; return it with 0 for poisoning users."""
         _add_regret(users, regret, self._rounds, self._regret, self._early)
-        return np.where(self.honest[users], regret, 0.0)
+        return np.where(self.is_honest[users], regret, 0.0)
 
-    def build_records(self) -> tuple[PersonRecord, ...]:
-        numbers = self._rounds.tolist(), self._regret.tolist(), self._early.tolist()
-        return tuple(PersonRecord(*record) for record in zip(self.persons, *numbers, strict=True))
+    def build_records(self) -> tuple[UserRecord, ...]:
+        sums = self._rounds.tolist(), self._regret.tolist(), self._early.tolist()
+        return tuple(UserRecord(*record) for record in zip(self.roles, *sums, strict=True))
 
 
 @jit
@@ -105,5 +112,5 @@ def _add_regret(
         user = users[i]
         rounds[user] += 1
         total[user] += regret[i]
-        if rounds[user] <= EARLY:
+        if rounds[user] <= EARLY_ROUNDS:
             early[user] += regret[i]

@@ -15,5 +15,5 @@ def test_facts_and_uses(tmp_path: Path) -> None:
     assert facts["positions"][1] == {"position": 1, "shown": 3, "clicked": 1 / 3}
     assert facts["least_propensity"] == 0.25
     assert facts["uses"]["ips, snips"] == "yes"
-    assert facts["uses"]["rips"] == "no: it has no propensities of positions"
+    assert facts["uses"]["rips"] == "no: no propensities of positions"
     assert facts["uses"]["warm start"].startswith("no: it has no features")

@@ -180,7 +180,7 @@ def test_a_table_of_items_gives_numbers_and_features(plain: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("item,x\na,1\na,0.5\n", "row 2, column item: names a for the second time"),
+        ("item,x\na,1\na,0.5\n", "row 2, column item: a is repeated"),
         ("item,x\na,far\n", "row 1, column x: must be a number, got far"),
         ("item,x\na,4\n", "row 1: features must be finite with norm <= 1, got norm 4; --normalise"),
         ("item\na\n", "no column of features"),

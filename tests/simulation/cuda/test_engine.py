@@ -66,7 +66,7 @@ def test_a_policy_with_trust_runs_on_the_processor_after_one_line(monkeypatch: p
     monkeypatch.setattr(device, "check_device", lambda: None)
     monkeypatch.setattr(engine, "simulate_all", lambda scenarios, _: iter(enumerate(scenarios)))  # there must be none
     world = Synthetic(users=3, clusters=2, dimension=4, items=8)
-    words = "^the cuda engine does not know the part Trust of population: using the processor$"
+    words = "^the cuda engine does not support the part Trust of population: using the processor$"
     with pytest.warns(UserWarning, match=words):
         trace = simulate(world, POLICIES["population"], rounds=40, engine="cuda")
     assert trace.engine == "exact"

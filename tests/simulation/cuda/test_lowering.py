@@ -24,7 +24,9 @@ def test_parts_that_the_device_does_not_know_are_named() -> None:
     crowded = Synthetic(users=2, clusters=1, dimension=3, items=10_000)
     assert find_unsupported(Scenario(WORLD, POLICIES["fedc3ucb-h"], 10, ORACLE)) is None
     assert find_unsupported(Scenario(WORLD, POLICIES["dislinucb"], 10, ORACLE)) == "reply rule AllAgents"
-    assert find_unsupported(Scenario(drifting, POLICIES["fedind"], 10, ORACLE)) == "environment whose users drift apart"
+    assert (
+        find_unsupported(Scenario(drifting, POLICIES["fedind"], 10, ORACLE)) == "environment with a changing population"
+    )
     assert find_unsupported(Scenario(WORLD, POLICIES["population"], 10, ORACLE)) == "part Trust"
     changing = POLICIES["fedind"].with_constants(drift="restart")
     assert find_unsupported(Scenario(WORLD, changing, 10, ORACLE)) == "part ChangeDetection"

@@ -1,4 +1,4 @@
-"""Logs of lists that were shown: read them in batches, write them, describe them."""
+"""Click logs: reading in batches, writing and describing."""
 
 from fedcascade.data.logs.reader import Log, read_history, read_log
 from fedcascade.data.logs.writer import LogWriter, write_log

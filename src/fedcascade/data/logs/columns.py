@@ -1,4 +1,4 @@
-"""The columns of a log: their names, usual other names, how text becomes values, and what every row must be."""
+"""Columns of a log: their names, conversion from text, and validation of rows."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ import polars as pl
 from fedcascade.checks import require, require_known
 from fedcascade.data.tables import strip_names
 
-# Names that people give to each column; the first is ours.
+# Accepted names of each column; the first is written.
 USUAL: Mapping[str, tuple[str, ...]] = {
     "time": ("time", "timestamp", "ts", "time_ms", "datetime", "date"),
     "user": ("user", "user_id", "userId", "uid", "session_id", "session"),
@@ -39,7 +39,7 @@ NO_CLICK = ("", "none", "null", "nan", "na", "-", "-1", "[]")
 
 
 def find_log_columns(names: Sequence[str], chosen: Mapping[str, str], path: object) -> dict[str, str]:
-    """Return which column of a file plays which role; ``chosen`` names some of them.
+    """Return the column of a file for each role; ``chosen`` overrides the usual names.
 
     >>> find_log_columns(["uid", " slate ", "click"], {}, "log.csv")
     {'user': 'uid', 'items': ' slate ', 'clicks': 'click'}
@@ -61,13 +61,13 @@ def find_log_columns(names: Sequence[str], chosen: Mapping[str, str], path: obje
 
 
 def has_log_columns(names: Sequence[str]) -> bool:
-    """Whether a file with these columns is a log of lists."""
+    """Return whether a file with these columns is a log."""
     stripped = {name.strip() for name in names}
     return all(any(usual in stripped for usual in USUAL[role]) for role in NEEDED)
 
 
 def convert_column(role: str, kind: pl.DataType) -> pl.Expr:
-    """The expression that turns a column of type ``kind`` into the role's type; what cannot be read becomes null."""
+    """Return the expression that converts a column of type ``kind`` to the role's type; invalid values become null."""
     column, wanted = pl.col(role), TYPES[role]
     if isinstance(wanted, pl.List):
         return _convert_lists(column, kind, wanted, is_clicks=role == "clicks")
@@ -93,12 +93,12 @@ def _convert_lists(column: pl.Expr, kind: pl.DataType, wanted: pl.List, *, is_cl
             column = column.list.eval(pl.element().explode()) if isinstance(kind, pl.List) else column.arr.explode()
         lists = column.cast(wanted, strict=False)
         return pl.when(column.is_null()).then(empty).otherwise(lists) if is_clicks else lists
-    if kind.is_float():  # whole numbers beside missing ones, as pandas has them
+    if kind.is_float():  # pandas stores whole numbers as floats if some are missing
         is_whole = column.round() == column
         column = pl.when(is_whole).then(column.cast(pl.Int64, strict=False).cast(pl.String)).otherwise(column)
     text = column.cast(pl.String).str.strip_chars()
     lists = text.str.extract_all(ELEMENT).cast(wanted, strict=False)
-    if is_clicks:  # no click is no element
+    if is_clicks:  # an empty cell means no click
         return pl.when(text.is_null() | text.str.to_lowercase().is_in(NO_CLICK)).then(empty).otherwise(lists)
     return pl.when(text.is_not_null() & (text != "")).then(lists)
 
@@ -107,7 +107,7 @@ LONGEST_VALUE = 60
 
 
 class Rule(NamedTuple):
-    """A column, an expression that is true in bad rows, and what the column must be."""
+    """A column, an expression that is true in bad rows, and the requirement as text."""
 
     column: str
     is_bad: pl.Expr
@@ -115,7 +115,7 @@ class Rule(NamedTuple):
 
 
 def check_rows(batch: pl.DataFrame, raw: pl.DataFrame, path: Path, first: int) -> None:
-    """Refuse a batch with a row that breaks a rule; ``raw`` holds the values as they were in the file."""
+    """Reject a batch with a row that breaks a rule; ``raw`` holds the values of the file."""
     rules = list(_list_rules(batch.columns))
     broken = batch.select(rule.is_bad.fill_null(value=True).alias(str(place)) for place, rule in enumerate(rules))
     rows = {place: broken[str(place)].arg_true() for place in range(len(rules))}
@@ -164,7 +164,7 @@ def _list_rules(columns: list[str]) -> Iterator[Rule]:
         items = pl.col("offered" if "offered" in columns else "items").list.len()
         size = pl.col("features").list.len()
         yield Rule("features", (size == 0) | (size % items != 0), "must hold equally many numbers for each item")
-        yield Rule("features", _has_null("features"), "must hold numbers alone")
+        yield Rule("features", _has_null("features"), "must hold only numbers")
 
 
 def _has_null(column: str) -> pl.Expr:

@@ -1,4 +1,4 @@
-"""Describe what a log holds and what it can be used for."""
+"""Description of a log and of its uses."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from fedcascade.learning.click_log import MISSING, ClickLog
 
 
 def describe_log(log: Log) -> dict[str, Any]:
-    """Return counts, click rates by position, propensities, features, and which uses these allow."""
+    """Return counts, click rates by position, propensities, features and possible uses."""
     lists = clicked = several = 0
     shown, clicks = np.zeros(0, np.int64), np.zeros(0, np.int64)
     lengths: set[int] = set()
@@ -41,27 +41,29 @@ def describe_log(log: Log) -> dict[str, Any]:
         "clicked": clicked / lists,
         "several_clicks": several / lists,
         "repeated_rows": lists - np.unique(np.concatenate(digests)).size,
-        "positions": [{"position": place, "shown": int(count), "clicked": float(hits / count)}
-                      for place, (count, hits) in enumerate(zip(shown, clicks, strict=True))],
+        "positions": [
+            {"position": place, "shown": int(count), "clicked": float(hits / count)}
+            for place, (count, hits) in enumerate(zip(shown, clicks, strict=True))
+        ],
         "times": [float(time) for time in times] or None,
         "least_propensity": least if has_propensity else None,
         "dimension": dimension,
         "columns": list(log.columns),
         "uses": list_uses(log.columns, has_features=dimension is not None),
-    }  # fmt: skip
+    }
 
 
 def list_uses(columns: tuple[str, ...], *, has_features: bool) -> dict[str, str]:
-    """What a log can be used for, and 'yes' or what it lacks."""
+    """Return the uses of a log, each with 'yes' or the missing data."""
     per_position, whole = "propensities" in columns, "propensity" in columns or "propensities" in columns
-    features = "yes" if has_features else "no: it has no features, and no table of items was given"
-    cascade = "yes" if per_position else "no: it has no propensities of positions"
+    features = "yes" if has_features else "no: no features, and no table of items"
+    cascade = "yes" if per_position else "no: no propensities of positions"
     return {
         "click models": "yes",
         "warm start": features,
         "replay": "yes, if the logger chose uniformly at random" if not whole else "yes",
         "direct method": features,
-        "ips, snips": "yes" if whole else "no: it has no propensities",
+        "ips, snips": "yes" if whole else "no: no propensities",
         "rips": cascade,
         "cascade-dr": features if per_position else cascade,
     }
@@ -73,7 +75,7 @@ def _add(total: NDArray[np.int64], more: NDArray[np.int64]) -> NDArray[np.int64]
 
 
 def _hash_rows(batch: ClickLog) -> NDArray[np.uint64]:
-    """A 64-bit number per row; equal rows have equal ones."""
+    """Return a 64-bit hash of each row."""
     columns = [batch.users, *batch.items.T, *batch.clicks.T]
     columns += [] if batch.times is None else [batch.times.view(np.int64)]
     total = np.zeros(len(batch), np.uint64)

@@ -1,4 +1,4 @@
-"""Readers of published logs, from files that you have downloaded, and of the feedback of Open Bandit Pipeline."""
+"""Readers of published logs, and of the feedback of Open Bandit Pipeline."""
 
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -19,22 +19,22 @@ Frames = Iterator[pl.DataFrame]
 
 
 class Published(NamedTuple):
-    """A published format: which of our columns it has, and its reader."""
+    """A published format: its columns, and its reader."""
 
     columns: tuple[str, ...]
     read: Callable[[Path, int], Frames]
 
 
 def read_yandex(path: Path, rows: int) -> Frames:
-    """Read Yandex's log of relevance prediction: queries with ten URLs, and clicks on them; a session is a user."""
+    """Read Yandex's log of relevance prediction: queries with ten URLs, and clicks; each session is a user."""
     rounds: list[dict[str, Any]] = []
     session, begun = "", 0
     with open_text(path) as file:
         for number, line in enumerate(file, start=1):
             fields = line.rstrip("\r\n").split("\t")
             good = len(fields) > 3 and fields[2] in ("Q", "C") and (fields[2] == "C" or len(fields) > 5)
-            require(good, f"{path}, line {number} must be a query (SESSION TIME Q QUERY REGION URLs) or a click "
-                          "(SESSION TIME C URL) with tabs between")  # fmt: skip
+            forms = "a query (SESSION TIME Q QUERY REGION URLs) or a click (SESSION TIME C URL)"
+            require(good, f"{path}, line {number} must be {forms}, separated by tabs")
             if fields[0] != session:
                 if begun >= rows:
                     yield _make_frame(rounds, "yandex")
@@ -59,11 +59,11 @@ def _make_frame(rows: list[dict[str, Any]], name: str) -> pl.DataFrame:
 
 
 def read_open_bandit(path: Path, rows: int) -> Frames:
-    """Read the Open Bandit Dataset: one item per row with its propensity; equal features are one user."""
+    """Read the Open Bandit Dataset: one item per row with its propensity; equal features count as one user."""
     frame = scan_file(path)
     names = _find_named(frame, path, ("timestamp", "item_id", "click", "propensity_score"))
     traits = sorted(name for name in names if name.startswith("user_feature_"))
-    user = pl.concat_str([pl.col(name) for name in traits], separator=" ") if traits else pl.lit("everybody")
+    user = pl.concat_str([pl.col(name) for name in traits], separator=" ") if traits else pl.lit("all")
     day = pl.col("timestamp").cast(pl.String).str.to_datetime(strict=False, time_zone="UTC", time_unit="us")
     columns = {
         "time": day.dt.epoch("us") / 1e6,
@@ -89,7 +89,7 @@ def read_kuairand(path: Path, rows: int) -> Frames:
 
 
 def _list_one(item: str, click: str) -> dict[str, pl.Expr]:
-    """The columns of lists with one item."""
+    """Return the columns of lists with one item."""
     none, first = (pl.lit(value, dtype=pl.List(pl.Int64)) for value in ([], [0]))
     is_clicked = pl.col(click).cast(pl.Float64, strict=False)
     clicks = pl.when(is_clicked == 1).then(first).when(is_clicked == 0).then(none)
@@ -104,7 +104,7 @@ def _find_named(frame: pl.LazyFrame, path: Path, needed: tuple[str, ...]) -> lis
 
 
 def read_finn(path: Path, rows: int) -> Frames:
-    """Read ``data.npz`` of FINN.no's slates: up to 20 lists per user; entry 0 of a slate stands for 'no click'."""
+    """Read ``data.npz`` of FINN.no's slates: up to 20 lists per user; entry 0 of a slate means 'no click'."""
     needed = ("userId", "click_idx", "slate_lengths", "slate")
     try:
         with zipfile.ZipFile(path) as packed:
@@ -119,7 +119,7 @@ def read_finn(path: Path, rows: int) -> Frames:
 
 
 def _read_rows(file: Any, rows: int) -> Iterator[NDArray[np.int64]]:
-    """The rows of an array in a .npy file, some at a time, so that memory does not grow with the array."""
+    """Yield the rows of an array in a .npy file in batches."""
     stream: BinaryIO = file
     version = np.lib.format.read_magic(stream)
     read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -134,15 +134,18 @@ def _read_rows(file: Any, rows: int) -> Iterator[NDArray[np.int64]]:
 def _unroll(
     users: NDArray[np.int64], clicked: NDArray[np.int64], lengths: NDArray[np.int64], slates: NDArray[np.int64]
 ) -> pl.DataFrame:
-    who, step = np.nonzero(lengths > 1)  # the rest is filling, or a slate of 'no click' alone
+    rows, step = np.nonzero(lengths > 1)  # others are padding, or slates with 'no click' only
     positions = np.arange(1, slates.shape[2])
-    shown = positions < lengths[who, step][:, None]
-    items = [row[mask].tolist() for row, mask in zip(slates[who, step, 1:], shown, strict=True)]
-    clicks = [[int(place) - 1] if place > 0 else [] for place in clicked[who, step]]
-    looked = (lengths[who, step] - 1).tolist()
-    columns = {"user": users[who].astype(str), "items": pl.Series(items, dtype=pl.List(pl.Int64)),
-               "clicks": pl.Series(clicks, dtype=pl.List(pl.Int64)), "looked": looked}  # fmt: skip
-    return pl.DataFrame(columns).with_columns(pl.col("items").cast(pl.List(pl.String)))
+    shown = positions < lengths[rows, step][:, None]
+    items = [row[mask].tolist() for row, mask in zip(slates[rows, step, 1:], shown, strict=True)]
+    clicks = [[int(place) - 1] if place > 0 else [] for place in clicked[rows, step]]
+    columns = {
+        "user": users[rows].astype(str),
+        "items": pl.Series(items, dtype=pl.List(pl.Int64)).cast(pl.List(pl.String)),
+        "clicks": pl.Series(clicks, dtype=pl.List(pl.Int64)),
+        "looked": (lengths[rows, step] - 1).tolist(),
+    }
+    return pl.DataFrame(columns)
 
 
 SHOWN = ("time", "user", "items", "clicks")
@@ -155,16 +158,16 @@ PUBLISHED: Mapping[str, Published] = {
 
 
 def read_obp(feedback: Mapping[str, Any]) -> ClickLog:
-    """Read a feedback dictionary: ``action``, ``reward`` and, where they are there, ``pscore`` and ``slate_id``.
+    """Read a feedback dictionary: ``action``, ``reward`` and optionally ``pscore``, ``slate_id`` and ``position``.
 
-    Everybody is user 0 unless there is a ``user``. ``pscore_cascade`` are the chances of the list down to a position;
-    ``action_context`` has the features of every action, which are then on offer in every row.
+    All lists belong to user 0 without ``user``. ``pscore_cascade`` holds the propensities of lists down to a position.
+    ``action_context`` holds the features of all actions, which are on offer in every row.
     """
     for name in ("action", "reward"):
         require(name in feedback, f"feedback must hold '{name}', it has {', '.join(map(str, feedback))}")
     actions, rewards = np.asarray(feedback["action"], np.int64), np.asarray(feedback["reward"], np.float64)
     binary = bool(np.isin(rewards, (0.0, 1.0)).all())
-    require(binary, "rewards must be 0 or 1: this is a log of clicks")
+    require(binary, "rewards must be 0 or 1")
     require(actions.shape == rewards.shape and actions.ndim == 1, "action and reward must be equally long")
     slates = np.asarray(feedback["slate_id"]) if "slate_id" in feedback else np.arange(actions.size)
     _, rows, lengths = np.unique(slates, return_inverse=True, return_counts=True)
@@ -179,8 +182,8 @@ def read_obp(feedback: Mapping[str, Any]) -> ClickLog:
     if feedback.get("user") is not None:
         columns["users"] = np.unique(np.asarray(feedback["user"])[first], return_inverse=True)[1]
     if feedback.get("pscore_cascade") is not None:
-        columns["propensities"] = _divide_by_above(np.asarray(feedback["pscore_cascade"], float)[order], rows, places,
-                                                   shape)  # fmt: skip
+        scores = np.asarray(feedback["pscore_cascade"], float)[order]
+        columns["propensities"] = _divide_by_above(scores, rows, places, shape)
     if feedback.get("pscore") is not None:
         columns["propensity"] = np.asarray(feedback["pscore"], np.float64)[first]
     if feedback.get("action_context") is not None:
@@ -191,7 +194,7 @@ def read_obp(feedback: Mapping[str, Any]) -> ClickLog:
 
 
 def _divide_by_above(scores: Any, rows: Any, places: Any, shape: tuple[int, int]) -> Any:
-    """The chance of each item given those above, from the chances of lists down to each position."""
+    """Return the propensity of each item given those above, from those of lists down to each position."""
     chances = np.ones(shape)
     chances[rows, places] = scores
     above = np.concatenate([np.ones((shape[0], 1)), chances[:, :-1]], axis=1)

@@ -1,4 +1,4 @@
-"""Read a log in batches, so that memory does not grow with its length."""
+"""A reader of logs in batches, with bounded memory."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from fedcascade.learning.click_log import MISSING, ClickLog, concatenate
 
 
 class Names:
-    """Numbers for names; grows with every batch unless it is closed.
+    """A numbering of names, which grows with new names unless it is closed.
 
     >>> names = Names()
     >>> names.number(pl.Series(["b", "a", "b"])).tolist(), list(names)
@@ -36,19 +36,16 @@ class Names:
     def __iter__(self) -> Iterator[str]:
         return iter(self._numbers)
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._numbers
-
     def find(self, name: str) -> int | None:
-        """The number of a name, if it has one."""
+        """Return the number of a name, or None."""
         return self._numbers.get(name)
 
     def number_all(self, names: Iterable[str]) -> NDArray[np.int64]:
-        """Return the number of each name; those that have none get one, in their order."""
+        """Return the number of each name; number new names in order."""
         return np.array([self._numbers.setdefault(name, len(self._numbers)) for name in names], np.int64)
 
     def number(self, names: pl.Series) -> NDArray[np.int64]:
-        """The number of each name; new ones are added, or are -1 where the names are closed."""
+        """Return the number of each name; new names are added, or -1 if the numbering is closed."""
         seen = names.unique(maintain_order=True)
         known = self._numbers
         if self.closed:
@@ -60,27 +57,27 @@ class Names:
         return joined["number"].to_numpy()
 
 
-BATCH = 100_000  # rows
+BATCH = 100_000  # lists
 
 
 @dataclass(frozen=True, kw_only=True)
 class Log:
-    """A log that is read when asked, as often as asked; users and items keep their numbers."""
+    """A log in a file, read lazily; users and items keep their numbers."""
 
     path: Path
     columns: tuple[str, ...]
-    frames: Callable[[int], Iterator[tuple[pl.DataFrame, pl.DataFrame]]]  # converted and as in the file, by batch size
+    frames: Callable[[int], Iterator[tuple[pl.DataFrame, pl.DataFrame]]]  # converted and raw, given the batch size
     users: Names = field(default_factory=Names)
     items: Names = field(default_factory=Names)
     table: ItemTable | None = None
-    count_rows: Callable[[], int] | None = None  # without reading what is in them; None where that cannot be done
+    count_rows: Callable[[], int] | None = None  # without reading rows; None if that is not possible
 
     def count(self) -> int:
-        """How many lists the log holds."""
+        """Return the number of lists."""
         return self.count_rows() if self.count_rows else sum(len(frame) for frame, _ in self.frames(1 << 20))
 
     def batches(self, rows: int = BATCH) -> Iterator[ClickLog]:
-        """The log from its beginning, about ``rows`` lists at a time."""
+        """Yield the log from its beginning, about ``rows`` lists at a time."""
         first = 0
         for frame, raw in self.frames(rows):
             if len(frame):
@@ -90,7 +87,7 @@ class Log:
         require(first > 0, f"{self.path} holds no lists")
 
     def read(self) -> ClickLog:
-        """The whole log in memory."""
+        """Return the whole log in memory."""
         return concatenate(list(self.batches()))
 
     def _convert(self, frame: pl.DataFrame, first: int) -> ClickLog:
@@ -150,31 +147,36 @@ def read_log(
     """Open a log: CSV, TSV, JSON lines or Parquet, also with .gz or .zst, or a published dataset.
 
     Args:
-        path: the file; its ending says how to read it.
-        columns: which column plays which role, where it has no usual name: ``{"items": "shown"}``.
-        form: the name of a published format, a key of ``PUBLISHED``; None for a log of our form.
-        items: the table of items, with their features; only items of this table may occur then.
+        path: the file.
+        columns: names of columns without a usual name, by role: ``{"items": "shown"}``.
+        form: a key of ``PUBLISHED``, for a published format.
+        items: the table of items with their features; the log may then contain only these items.
     """
     file = Path(path)
     if form is not None:
-        names = {"items": Names(items.names, closed=True)} if items is not None else {}
+        names = Names() if items is None else Names(items.names, closed=True)
         require_known("format of a log", form, PUBLISHED)
-        require(not columns, "columns are named for logs of our form, and not for published ones")
+        require(not columns, "columns cannot be named for published formats")
         reader = PUBLISHED[form]
-        return Log(path=file, columns=reader.columns, frames=lambda rows: ((b, b) for b in reader.read(file, rows)),
-                   table=items, count_rows=None, **names)  # fmt: skip
+        return Log(
+            path=file,
+            columns=reader.columns,
+            frames=lambda rows: ((batch, batch) for batch in reader.read(file, rows)),
+            items=names,
+            table=items,
+        )
     return open_frame(scan_file(file), file, columns=columns, items=items)
 
 
 def open_frame(
     frame: pl.LazyFrame, path: Path, *, columns: Mapping[str, str] | None = None, items: ItemTable | None = None
 ) -> Log:
-    """Open a log that is a table; ``path`` is what refusals call it. The others are those of ``read_log``."""
-    names = {"items": Names(items.names, closed=True)} if items is not None else {}
+    """Open a log in a table; ``path`` is its name in errors. Other arguments are those of ``read_log``."""
+    names = Names() if items is None else Names(items.names, closed=True)
     roles = find_log_columns(list(list_columns(frame, path)), columns or {}, path)
     chosen = frame.select(**{role: pl.col(name) for role, name in roles.items()})
     kinds = list_columns(chosen, path)
-    has_content = ~pl.all_horizontal(pl.all().is_null())  # unlike an empty line
+    has_content = ~pl.all_horizontal(pl.all().is_null())  # false for an empty line
     converting = [convert_column(role, kind).alias(role) for role, kind in kinds.items()]
 
     def read_frames(rows: int) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
@@ -185,11 +187,12 @@ def open_frame(
     def count_rows() -> int:
         return sum(int(batch.item()) for batch in read_batches(chosen.filter(has_content).select(pl.len()), path, 1))
 
-    return Log(path=path, columns=tuple(roles), frames=read_frames, count_rows=count_rows, table=items, **names)
+    found = tuple(roles)
+    return Log(path=path, columns=found, frames=read_frames, items=names, table=items, count_rows=count_rows)
 
 
 def read_history(log: Log, user: str) -> ClickLog:
-    """All lists of one user of a log, for an agent that is to learn from them."""
+    """Return all lists of one user of a log."""
     lists = []
     for batch in log.batches():
         number = log.users.find(user)
@@ -200,7 +203,7 @@ def read_history(log: Log, user: str) -> ClickLog:
 
 
 def _fill(values: NDArray[np.generic], lengths: NDArray[np.int64], filling: float) -> NDArray[np.generic]:
-    """A matrix with one row per list, from the values of all lists one after another."""
+    """Return a matrix with one row per list, from the concatenated values of all lists."""
     width = int(lengths.max(initial=0))
     matrix = np.full((lengths.size, width), filling, values.dtype)
     matrix[np.arange(width) < lengths[:, None]] = values

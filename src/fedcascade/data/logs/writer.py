@@ -1,4 +1,4 @@
-"""Write a log, a batch at a time: CSV, JSON lines or Parquet, by the ending of the file's name."""
+"""A writer of logs in batches: CSV, JSON lines or Parquet, by the ending of the file's name."""
 
 from collections.abc import Callable, Sequence
 from os import PathLike
@@ -16,15 +16,15 @@ ENDINGS = (".parquet", ".csv", ".jsonl")
 
 
 def check_log_path(path: Path) -> None:
-    """Refuse a name under which no log can be written."""
+    """Reject a path to which no log can be written."""
     require(path.suffix in ENDINGS, f"{path} must end in one of {', '.join(ENDINGS)}")
     require(path.parent.is_dir(), f"there is no folder {path.parent}")
 
 
 class LogWriter:
-    """Appends batches to a log; the file appears under its name when the writer is closed without an error.
+    """A writer of batches. The file appears when the writer is closed without an error.
 
-    Names of users and items are numbers unless ``users`` and ``items`` give others.
+    ``users`` and ``items`` are names; without them, numbers are written.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class LogWriter:
         to_frame(batch, users=self._users, items=self._items).write_parquet(part)
 
     def _join(self) -> None:
-        require(len(self._parts) > 0, f"{self.path} is not written: no list was shown")
+        require(len(self._parts) > 0, f"{self.path} is not written: there are no lists")
         draft = self.path.with_name(f".{self.path.name}.draft")
         frame = pl.scan_parquet(self._parts)
         try:
@@ -66,19 +66,15 @@ class LogWriter:
 
 
 def write_log(
-    path: str | PathLike[str],
-    log: ClickLog,
-    *,
-    users: Sequence[str] | None = None,
-    items: Sequence[str] | None = None,
+    path: str | PathLike[str], log: ClickLog, *, users: Sequence[str] | None = None, items: Sequence[str] | None = None
 ) -> None:
-    """Write a log that is in memory."""
+    """Write a log from memory."""
     with LogWriter(path, users=users, items=items) as writer:
         writer.write(log)
 
 
 def to_frame(log: ClickLog, *, users: Sequence[str] | None = None, items: Sequence[str] | None = None) -> pl.DataFrame:
-    """A log as a table with the columns of the format."""
+    """Return a log as a table with the columns of the format."""
     shown = log.items != MISSING
     columns: dict[str, pl.Series | NDArray[np.generic]] = {}
     if log.times is not None:
@@ -110,7 +106,7 @@ def _name_lists(numbers: NDArray[np.int64], names: Sequence[str] | None) -> pl.S
 
 
 def _make_lists(values: NDArray[np.generic], mask: NDArray[np.bool_]) -> pl.Series:
-    """A column of lists from the marked values of each row."""
+    """Return a column of lists with the masked values of each row."""
     ends = np.cumsum(mask.sum(axis=1))
     flat = pl.Series(np.ascontiguousarray(values[mask]))
     rows = pl.Series(np.repeat(np.arange(len(mask)), mask.sum(axis=1)))

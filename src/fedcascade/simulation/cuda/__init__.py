@@ -1,1 +1,1 @@
-"""The same Trace as the reference loop, on an NVIDIA GPU."""
+"""The CUDA engine: the Trace of the reference, from an NVIDIA GPU."""

@@ -1,4 +1,4 @@
-"""Runs of one shape that are played together: their arrays on the device, and a stream of launches."""
+"""Batches of runs with the same shape: their arrays on the device, and their launches."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,34 +13,34 @@ from fedcascade.simulation.cuda.device import forbid_contraction
 from fedcascade.simulation.cuda.kernels import make_kernel
 from fedcascade.simulation.cuda.layout import DeviceArrays, Shape
 from fedcascade.simulation.cuda.lowering import StopRule
-from fedcascade.simulation.cuda.runs import NEVER, DeviceRun, Positions, split_rounds
+from fedcascade.simulation.cuda.runs import NO_UPLOAD, DeviceRun, Positions, split_rounds
 from fedcascade.simulation.trace import Trace
 
-ROUNDS_PER_LAUNCH = 128  # of an agent, so that one without a trigger in sight does not hold up the others
-ROUNDS_WITHOUT_TRIGGERS = 2_048  # of an agent, where nobody ever uploads
+ROUNDS_PER_LAUNCH = 128  # per agent, so that an agent without triggers does not hold up the others
+ROUNDS_WITHOUT_TRIGGERS = 2_048  # per agent, if no agent ever uploads
 NO_LISTS = np.empty((0, 1), np.int32)
 
 
 class DeviceBatch:
-    """Some runs of one shape; agent ``a`` of run ``r`` has slot ``r * users + a`` in arrays over agents."""
+    """Runs of one shape; agent ``a`` of run ``r`` has slot ``r * users + a`` in arrays over agents."""
 
     def __init__(self, shape: Shape, runs: dict[int, DeviceRun]) -> None:
         self.shape = shape
         self.numbers, self.runs = list(runs), list(runs.values())
         self.stream, self.finished = cuda.stream(), cuda.event()
-        anyone_uploads = any(run.stop_rule != StopRule() for run in self.runs)
-        self.rounds_per_launch = ROUNDS_PER_LAUNCH if anyone_uploads else ROUNDS_WITHOUT_TRIGGERS
+        has_uploads = any(run.stop_rule != StopRule() for run in self.runs)
+        self.rounds_per_launch = ROUNDS_PER_LAUNCH if has_uploads else ROUNDS_WITHOUT_TRIGGERS
         self.users = max(run.environment.users for run in self.runs)
         self.positions = Positions.of(self.users * len(self.runs))
         self.playing = np.empty(0, np.int64)  # the slots of the last launch, one for each block
         self.allocate()
         with forbid_contraction():
-            self.kernel = make_kernel(shape).specialize(self.arrays)  # so that no launch has to look at types
-            self.launch_kernel(1)  # plays nothing, but compiles everything before the clocks of the runs start
+            self.kernel = make_kernel(shape).specialize(self.arrays)  # launches need not inspect types
+            self.launch_kernel(1)  # plays nothing; compiles before the clocks of the runs start
         self.stream.synchronize()
 
     def allocate(self) -> None:
-        """Make the arrays of the host and of the device."""
+        """Allocate the arrays of the host and of the device."""
         runs, shape, d = self.runs, self.shape, self.shape.dimension
         offsets, slots = shape.layout, self.users * len(runs)
         longest = max(count for run in runs for _, count in split_rounds(run.simulation.recorder.stops))
@@ -77,7 +77,7 @@ class DeviceBatch:
             self._begin_segment(place)
 
     def _begin_segment(self, place: int) -> bool:
-        """Begin a run's next segment; returns whether there is one."""
+        """Begin a run's next segment; return whether there is one."""
         run = self.runs[place]
         agents = slice(place * self.users, place * self.users + run.environment.users)
         segment = run.begin_segment(self.positions.view(agents))
@@ -90,9 +90,9 @@ class DeviceBatch:
         return True
 
     def launch(self) -> bool:
-        """Let every agent play on that may; returns whether there is any."""
+        """Play on with all agents that have rounds left; return whether there is any."""
         positions = self.positions
-        self.playing = playing = np.flatnonzero(positions.next_upload < NEVER)
+        self.playing = playing = np.flatnonzero(positions.next_upload < NO_UPLOAD)
         inbox, cursor = self.inbox[: playing.size], positions.cursor[playing]
         needs_download = positions.needs_download[playing]
         inbox[:, layout.SLOT], inbox[:, layout.RUN] = playing, playing // self.users
@@ -107,23 +107,23 @@ class DeviceBatch:
         return playing.size > 0
 
     def launch_kernel(self, blocks: int) -> None:
-        """Copy the inbox to the device, launch the kernel, and copy the outbox back, all without waiting."""
+        """Copy the inbox to the device, launch the kernel, and copy the outbox back, asynchronously."""
         self.arrays.inbox.copy_to_device(self.inbox, self.stream)
         self.kernel[blocks, self.shape.threads, self.stream](self.arrays)
         self.arrays.outbox.copy_to_host(self.outbox, self.stream)
         self.finished.record(self.stream)
 
     def has_finished(self) -> bool:
-        """Return whether the last launch is over; in the simulator it always is."""
+        """Return whether the last launch has ended; always true in the simulator."""
         return config.ENABLE_CUDASIM or bool(self.finished.query())
 
     def wait(self) -> None:
         self.finished.synchronize()
 
     def process_launch(self, add_done: Callable[[int], None]) -> Iterator[tuple[int, Trace]]:
-        """Wait for a launch, run the exchanges that are due, and begin new segments; yields runs that have ended.
+        """Wait for a launch, run due exchanges and begin new segments; yield runs that have ended.
 
-        ``add_done`` is called with the number of rounds of each segment that has been played.
+        ``add_done`` is called with the number of rounds of each played segment.
         """
         self.wait()
         positions, playing = self.positions, self.playing
@@ -143,7 +143,7 @@ class DeviceBatch:
                     yield self.numbers[place], run.build_trace()
 
     def end_segment(self, place: int) -> int:
-        """Fetch and record what came out of a run's segment; returns its number of rounds."""
+        """Fetch and record the results of a run's segment; return its number of rounds."""
         run, arrays = self.runs[place], self.arrays
         size = run.segment.order.size
         regret, outcome = arrays.regret[place].copy_to_host(), arrays.outcome[place].copy_to_host()

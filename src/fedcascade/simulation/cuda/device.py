@@ -1,4 +1,4 @@
-"""Numba's CUDA target, made to do the processor's arithmetic."""
+"""Numba's CUDA target, adapted to the arithmetic of the processor."""
 
 import math
 from collections.abc import Iterator
@@ -13,20 +13,18 @@ from numba.cuda import config, extending
 
 from fedcascade.numerics.jit import fma
 
-config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # a single run has few agents, and a launch fewer of them
+config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # a single run has few agents
 
-WHAT_TO_INSTALL = (
+NO_DEVICE = (
     "the cuda engine needs an NVIDIA GPU, its driver, and CUDA's compiler library: pip install 'fedcascade[gpu]'; "
     "--engine exact gives the same result on the processor"
 )
 
 
-# NVIDIA's package numba-cuda has a registry of its own; the CUDA target within numba has that of numba, knows no
-# np.sqrt, and does not compile max and min of two numbers (0.68).
+# NVIDIA's package numba-cuda has its own registry. The CUDA target in numba uses that of numba, and supports neither
+# np.sqrt nor max and min of two numbers (0.68).
 overload: Any = getattr(extending, "overload", None) or partial(numba.extending.overload, target="cuda")
 
-
-# From the types of the arguments, which do not matter here, to what is compiled for them.
 overload(fma, strict=False)(lambda a, b, c: lambda a, b, c: cuda.fma(a, b, c))  # noqa: ARG005
 overload(np.sqrt, strict=False)(lambda value: lambda value: math.sqrt(value))  # noqa: ARG005
 overload(max, strict=False)(lambda a, b: lambda a, b: b if b > a else a)  # noqa: ARG005
@@ -34,36 +32,35 @@ overload(min, strict=False)(lambda a, b: lambda a, b: b if b < a else a)  # noqa
 
 
 def check_device() -> None:
-    """Raise a ValueError where there is no GPU."""
+    """Raise a ValueError without a GPU."""
     if not cuda.is_available():
-        raise ValueError(WHAT_TO_INSTALL)
+        raise ValueError(NO_DEVICE)
 
 
 def describe_device() -> str:
-    """Return the name of the GPU that the cuda engine uses; raise a ValueError where there is none."""
+    """Return the name of the GPU; raise a ValueError if there is none."""
     check_device()
     name = cuda.get_current_device().name
     return name.decode() if isinstance(name, bytes) else str(name)
 
 
 def jit_kernel(*, registers: int | None = None) -> Any:
-    """Return a decorator for kernels that use at most ``registers`` registers per thread.
+    """Return a decorator for kernels with at most ``registers`` registers per thread.
 
-    The simulator has no registers. NVIDIA's package would optimise once more when it links, and fuse products with
-    sums there, whatever was asked for when it compiled.
+    Link-time optimisation of NVIDIA's package is disabled, because it fuses products with sums.
     """
     if config.ENABLE_CUDASIM:
         return cuda.jit
     options = {"max_registers": registers, **({"lto": False} if cuda.implementation == "NVIDIA" else {})}
-    return lambda function: cuda.jit(function, **options)  # as a decorator with options it would lose lto
+    return lambda function: cuda.jit(function, **options)  # the decorator form ignores lto
 
 
 @contextmanager
 def forbid_contraction() -> Iterator[None]:
-    """Compile kernels inside the block so that they fuse no product with a sum, unless the source says fma.
+    """Compile kernels inside the block without fused products and sums, except for explicit fma.
 
-    Numba has no option for that, so NVVM's option is added on its way there. Meanwhile numpy has an alias back that 2.5
-    dropped: numba-cuda 0.30 asks for it when it compiles its first kernel.
+    Numba has no such option, so this patches the call of NVVM. It also restores an alias that numpy 2.5 removed and
+    numba-cuda 0.30 needs to compile its first kernel.
     """
     if config.ENABLE_CUDASIM:
         yield
@@ -84,7 +81,7 @@ def forbid_contraction() -> Iterator[None]:
 
 @cache
 def check_arithmetic() -> None:
-    """Raise a ValueError if the device fuses products with sums: it would not give the processor's bits."""
+    """Raise a ValueError if the device fuses products with sums, which changes results."""
     a, b, c = np.random.default_rng(0).random((3, 1_024))
     out = cuda.device_array(a.size, np.float64)
     with forbid_contraction():

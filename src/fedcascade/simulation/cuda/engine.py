@@ -1,9 +1,9 @@
-"""The same Trace as the reference, with the rounds of many runs played at once on a GPU.
+"""The CUDA engine: the Trace of the reference, with many runs at once on a GPU.
 
-Between two exchanges an agent's rounds depend on no other agent. A launch lets every agent that may play on, of all
-runs, play until one of its triggers may fire (``kernels``). The host then decides which triggers fire, hands uploads
-to the same ``federation.Server`` as every engine (``runs``), and launches again. Runs are split into batches, so that
-the device plays for one batch while the host processes another.
+Between two exchanges an agent's rounds depend on no other agent. A launch plays the agents of all runs, each until one
+of its triggers may fire (``kernels``). The host then decides which triggers fire, passes uploads to the same
+``federation.Server`` as every engine (``runs``), and launches again. Runs are split into batches, so that the device
+plays one batch while the host processes another.
 """
 
 import os
@@ -26,9 +26,9 @@ RUNS_AT_ONCE = 64
 def simulate_all(
     scenarios: Sequence[Scenario], progress: Callable[[int], None] | None = None
 ) -> Iterator[tuple[int, Trace]]:
-    """Run scenarios in which ``lowering.find_unsupported`` finds nothing; yields their numbers and Traces as they end.
+    """Run supported scenarios (``lowering.find_unsupported``); yield their numbers and Traces as they end.
 
-    ``progress`` is called now and then with the rounds done, of all scenarios together; with 0 when all is compiled.
+    ``progress`` is called with the rounds done of all scenarios, and with 0 after compilation.
     """
     check_device()
     check_arithmetic()
@@ -57,7 +57,7 @@ def simulate_all(
 
 
 def _make_batches(runs: dict[int, DeviceRun]) -> list[DeviceBatch]:
-    """Put runs of one shape into a few batches, and compile their kernels."""
+    """Split the runs of each shape into batches, and compile their kernels."""
     shapes: dict[Shape, list[int]] = {}
     for number, run in runs.items():
         shapes.setdefault(make_shape(run.scenario), []).append(number)
@@ -69,11 +69,10 @@ def _make_batches(runs: dict[int, DeviceRun]) -> list[DeviceBatch]:
 
 
 def split_scenarios(scenarios: Sequence[Scenario], processes: int) -> list[list[list[int]]]:
-    """Split scenarios between processes that share the device; returns phases of one list of numbers per process.
+    """Split scenarios between processes that share the device; return phases of one list of numbers per process.
 
-    Agents that exchange keep the host busy, and there processes help. Agents that decide anew in every round keep the
-    device busy, and their runs fill it only together. Processes take turns on a device, so such runs would hold up
-    those of other processes: they come last, in one process.
+    Exchanges keep the host busy, so more processes help. Agents that solve in each round keep the device busy and would
+    hold up other processes, so their runs come last, in one process.
     """
     every_round = [
         number for number, scenario in enumerate(scenarios) if DECISIONS.get(type(scenario.policy.decision), False)

@@ -1,7 +1,7 @@
-"""One item at a time, as a thread of a GPU meets it: the same arithmetic as on the processor, to the bit.
+"""Drawing and scoring of single items on the device, equal to the processor to the bit.
 
-Numba compiles these functions for both, from this one source. An item's features come as a column of one:
-shape (dimension, 1), as ``ranking.compute_attraction`` reads them.
+Numba compiles these functions for both targets. The features of an item have the shape (dimension, 1), as
+``ranking.compute_attraction`` expects.
 """
 
 import math
@@ -26,7 +26,7 @@ UNROLLED = 32  # dimensions; more take minutes to compile
 
 @jit
 def draw_item(seed: np.uint64, round_: int, item: int, lifted: bool, column: Column) -> None:
-    """Fill ``column`` with the features of one item, to the bit as ``draws.draw_unit_items_into`` draws it."""
+    """Fill ``column`` with the features of one item, equal to ``draws.draw_unit_items_into`` to the bit."""
     d = column.shape[0]
     free = d - 1 if lifted else d
     square = _ZERO
@@ -48,7 +48,7 @@ def draw_item(seed: np.uint64, round_: int, item: int, lifted: bool, column: Col
 
 @jit
 def _store_normal(column: Column, k: int, free: int, value: np.float32, square: np.float32) -> np.float32:
-    """Store a coordinate unless it is beyond the free ones; returns the sum of squares with it."""
+    """Store a free coordinate; return the sum of squares with it."""
     if k >= free:
         return square
     column[k, 0] = value
@@ -57,14 +57,14 @@ def _store_normal(column: Column, k: int, free: int, value: np.float32, square: 
 
 @jit
 def make_tie_key(tie: np.uint32, item: int) -> np.uint64:
-    """Return what orders items of equal scores: the larger tie-break first, then the lower index."""
+    """Return a key that orders items of equal scores: the larger tie-break first, then the lower index."""
     return np.uint64((np.uint64(tie) << _32) | (_BELOW - np.uint64(item)))
 
 
 def make_score_item(d: int, lifted: bool) -> Any:
-    """Build the device function that draws an item and scores it in single precision, not clipped.
+    """Build the device function that draws an item and scores it in single precision, unclipped.
 
-    It returns the score, the true weight and the squared width. Its last argument is room for d features.
+    It returns the score, the true weight and the squared width. Its last argument is a buffer for d features.
     """
     return _make_unrolled_score(d, lifted) if d <= UNROLLED else _make_looping_score(d, lifted)
 
@@ -89,7 +89,7 @@ def _make_looping_score(d: int, lifted: bool) -> Any:
 
 
 def _make_unrolled_score(d: int, lifted: bool) -> Any:
-    """Build the score from functions of one step each: features stay in registers only if no loop indexes them."""
+    """Build the score from one function per step, since features stay in registers only without loops over them."""
     free = d - lifted
     draw_normals, add_squares = _make_draw_normals((free + 3) // 4), _make_add_squares(free)
     scale, dot, add_widths = _make_scale(free), _make_dot(d), _make_add_widths(d)
@@ -98,8 +98,7 @@ def _make_unrolled_score(d: int, lifted: bool) -> Any:
 
     @cuda.jit(device=True)
     def score(round_: TeamRound, item: int, agent: AgentMemory, beta: Any, x: Any) -> Any:  # noqa: ARG001
-        # Always 0, but the compiler cannot know: else it would load the root once for all items, into more registers
-        # than there are.
+        # Always 0. It keeps the compiler from loading the root once for all items, into too many registers.
         zero = np.uint64(item) >> np.uint64(30) << np.uint64(2)
         normals = draw_normals(round_.seed, round_.t, item)
         features = scale(normals, length / math.sqrt(max(add_squares(normals), _TINY))) + lifting
@@ -112,7 +111,7 @@ def _make_unrolled_score(d: int, lifted: bool) -> Any:
 
 @cache
 def _make_draw_normals(groups: int) -> Any:
-    """Build the function that draws four normals for each of some groups."""
+    """Build the function that draws four normals per group."""
     last = groups - 1
 
     @cuda.jit(device=True)
@@ -133,7 +132,7 @@ def _make_draw_normals(groups: int) -> Any:
 
 @cache
 def _make_add_squares(terms: int) -> Any:
-    """Build the function that sums the squares of the first numbers of a tuple, first to last."""
+    """Build the function that sums the squares of the first elements of a tuple, in order."""
     if terms == 0:
         return cuda.jit(device=True)(lambda x: _ZERO)  # noqa: ARG005
     add_earlier, last = _make_add_squares(terms - 1), terms - 1
@@ -142,7 +141,7 @@ def _make_add_squares(terms: int) -> Any:
 
 @cache
 def _make_scale(terms: int) -> Any:
-    """Build the function that multiplies the first numbers of a tuple by a factor, and rounds them to the grid."""
+    """Build the function that scales the first elements of a tuple and rounds them to the grid."""
     if terms == 1:
         return cuda.jit(device=True)(lambda x, factor: (truncate_steps(x[0] * factor),))
     scale_earlier, last = _make_scale(terms - 1), terms - 1
@@ -156,7 +155,7 @@ def _make_scale(terms: int) -> Any:
 
 @cache
 def _make_dot(terms: int) -> Any:
-    """Build the function that sums the products of an array, from ``at`` on, with the first numbers of a tuple."""
+    """Build the function that multiplies an array, from ``at`` on, with the first elements of a tuple."""
     if terms == 1:
         return cuda.jit(device=True)(lambda factors, at, x: factors[at] * x[0])
     dot_earlier, last = _make_dot(terms - 1), terms - 1
@@ -167,7 +166,7 @@ def _make_dot(terms: int) -> Any:
 
 @cache
 def _make_add_widths(rows: int) -> Any:
-    """Build the function that sums the squares of the first rows of the root times x: the squared width."""
+    """Build the function that computes the squared width from the first rows of the root."""
     if rows == 0:
         return cuda.jit(device=True)(lambda root, at, x: _ZERO)  # noqa: ARG005
     add_earlier, dot, begin = _make_add_widths(rows - 1), _make_dot(rows), rows * (rows - 1) // 2

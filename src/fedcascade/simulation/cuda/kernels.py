@@ -1,12 +1,11 @@
-"""What the CUDA engine compiles: a block of threads plays the rounds of one agent until it may want to upload.
+"""Kernels of the CUDA engine: a block of threads plays the rounds of one agent until a trigger may fire.
 
-The threads of a block form teams. Where agents are frozen between exchanges, a team of one warp plays a round
-and several teams play the agent's next rounds side by side; where every round changes the decision, all threads
-are one team. What was played is then added up in the order of rounds, so every number that decides something
-has the bits that it has on the processor.
+The threads of a block form teams. If decisions stay fixed between exchanges, a team is one warp, and several teams play
+the agent's next rounds in parallel. If each round changes the decision, all threads are one team. Results are added in
+order of rounds, so that all decisions have the bits of the processor.
 
-Nothing is written with warp-wide operations, so that numba's simulator of CUDA can run it too. The simulator tells
-shared arrays apart by their lines, and lends ``cuda`` to this module for a whole launch, so they are allocated here.
+There are no warp-wide operations, which numba's CUDA simulator lacks. The simulator identifies shared arrays by their
+lines and provides ``cuda`` to this module for a whole launch, so they are allocated here.
 """
 
 import math
@@ -38,7 +37,7 @@ from fedcascade.simulation.exact.screening import bound_error
 
 @cache
 def make_kernel(shape: Shape) -> Any:
-    """Build the kernel for one shape of problem; its argument is a ``DeviceArrays``."""
+    """Build the kernel for one shape; its argument is a ``DeviceArrays``."""
     d, width = shape.dimension, shape.width
     allocate_agent, allocate_teams = make_allocate_agent(shape), make_allocate_teams(shape)
     allocate_selection, play = make_allocate_selection(shape.teams), make_play(shape)
@@ -66,7 +65,7 @@ def make_kernel(shape: Shape) -> Any:
 
 
 def make_allocate_agent(shape: Shape) -> Any:
-    """Build the device function that takes the shared memory of a block's agent."""
+    """Build the device function that allocates the shared memory of a block's agent."""
     d, triangle = shape.dimension, shape.dimension * (shape.dimension + 1) // 2
     near = d if d <= layout.NEAR else 1
     near_root = near if shape.every_round else 1
@@ -90,7 +89,7 @@ def make_allocate_agent(shape: Shape) -> Any:
 
 
 def make_allocate_teams(shape: Shape) -> Any:
-    """Build the device function that takes the shared memory of the rounds that a block's teams play."""
+    """Build the device function that allocates the shared memory of the teams' rounds."""
     d, teams, items, length = shape.dimension, shape.teams, shape.most_items, shape.length
 
     @cuda.jit(device=True)
@@ -104,18 +103,18 @@ def make_allocate_teams(shape: Shape) -> Any:
         widths = cuda.shared.array((teams, length), float32)
         attracted = cuda.shared.array((teams, length), int32)
         listed = cuda.shared.array((teams, length, d), float32)
-        taught = cuda.shared.array(teams, float64)
+        width_sums = cuda.shared.array(teams, float64)
         examined = cuda.shared.array(teams, int32)
         clicks = cuda.shared.array(teams, int32)
         return TeamMemory(
-            score, true_score, chosen, best, values, attraction, widths, attracted, listed, taught, examined, clicks
+            score, true_score, chosen, best, values, attraction, widths, attracted, listed, width_sums, examined, clicks
         )
 
     return allocate_teams
 
 
 def make_allocate_selection(teams: int) -> Any:
-    """Build the device function that takes the shared memory in which lanes choose lists."""
+    """Build the device function that allocates the shared memory for the selection of lists."""
     lanes = layout.LANES
 
     @cuda.jit(device=True)
@@ -132,8 +131,9 @@ def make_allocate_selection(teams: int) -> Any:
 
 @cuda.jit(device=True)
 def load_agent(shape: Shape, thread: Thread, arrays: DeviceArrays, block: int, agent: layout.AgentMemory) -> None:
-    """Put a new download into the agent's row, and what the agent decides with into shared memory."""
-    d, offsets, row, threads = shape.dimension, shape.layout, agent.row, shape.teams * shape.width
+    """Copy a new download into the agent's row, and the decision into shared memory."""
+    d, threads = shape.dimension, shape.teams * shape.width
+    offsets, row = shape.layout, agent.row
     if arrays.inbox[block, layout.FRESH] != 0.0:
         for e in range(thread.number, offsets.own, threads):
             row[e] = arrays.inbox[block, layout.DOWNLOAD + e]
@@ -159,24 +159,26 @@ def read_rules(shape: Shape, arrays: DeviceArrays, run: int, row: Any) -> Rules:
 
 @cuda.jit(device=True)
 def read_progress(shape: Shape, arrays: DeviceArrays, block: int, row: Any, margin: float) -> AgentProgress:
-    """Return where an agent plays on, with its totals since the download."""
+    """Return the position of an agent, with its totals since the download."""
     begin, own = int(arrays.inbox[block, layout.BEGIN]), shape.layout.own
-    taught, examined = row[own + layout.TAUGHT], row[own + layout.EXAMINED]
-    return AgentProgress(begin, False, margin, taught, examined, row[own + layout.CLICKS], row[own + layout.ROUNDS])
+    width_sum, examined = row[own + layout.WIDTHS], row[own + layout.EXAMINED]
+    return AgentProgress(begin, False, margin, width_sum, examined, row[own + layout.CLICKS], row[own + layout.ROUNDS])
 
 
 def make_play(shape: Shape) -> Any:
     """Build the device function in which each team plays a round."""
     d, length, lifted, width = shape.dimension, shape.length, shape.lifted, shape.width
-    score_item, true_margin = make_score_item(d, lifted), bound_error(d, 1.0)  # users' thetas are no longer than 1
+    score_item, true_margin = make_score_item(d, lifted), bound_error(d, 1.0)  # ||theta|| <= 1 for users
 
     @cuda.jit(device=True)
     def play(
         thread: Thread, arrays: DeviceArrays, task: BlockTask, rules: Rules, agent: layout.AgentMemory,
         played: TeamMemory, selection: layout.SelectionMemory, progress: AgentProgress,
     ) -> None:  # fmt: skip
-        team, lane, place, x = thread.team, thread.lane, progress.cursor + thread.team, selection.x
-        seed, t, items, beta = task.seed, int(task.first), 0, float32(rules.beta)
+        team, lane, x = thread.team, thread.lane, selection.x
+        place = progress.cursor + team
+        seed, beta = task.seed, float32(rules.beta)
+        t, items = int(task.first), 0
         if place < task.end:
             t = int(task.first + arrays.order[task.run, place])
             items = draws.count_items(seed, t, shape.fewest_items, shape.most_items)
@@ -217,7 +219,7 @@ def finish_round(
     place: int,
     shown: int,
 ) -> None:
-    """Find the click of a team's round, and note regret, outcome and list."""
+    """Find the click of a team's round, and write regret, outcome and list."""
     click, missed, best_missed = -1, 1.0, 1.0
     for position in range(shown):
         missed *= 1.0 - played.attraction[team, position]
@@ -225,11 +227,13 @@ def finish_round(
         if click < 0 and played.attracted[team, position] != 0:
             click = position
     seen = shown if click < 0 else click + 1
-    taught = 0.0
+    width_sum = 0.0
     for position in range(seen):
         width = math.sqrt(float64(played.widths[team, position])) + rules.slack
-        taught += width * width
-    played.taught[team], played.examined[team], played.clicks[team] = taught, seen, click
+        width_sum += width * width
+    played.width_sums[team] = width_sum
+    played.examined[team] = seen
+    played.clicks[team] = click
     run, column = task.run, arrays.order[task.run, place]
     arrays.regret[run, column] = (1.0 - best_missed) - (1.0 - missed)
     arrays.outcome[run, column] = 2 * seen + (1 if click >= 0 else 0)
@@ -242,10 +246,10 @@ def finish_round(
 def store_progress(
     shape: Shape, thread: Thread, arrays: DeviceArrays, block: int, row: Any, progress: AgentProgress
 ) -> None:
-    """Write how far the agent came into its row, and hand it and its own part to the host."""
+    """Write the agent's progress into its row, and copy its own part to the outbox."""
     own = shape.layout.own
     if thread.number == 0:
-        row[own + layout.TAUGHT], row[own + layout.EXAMINED] = progress.taught, progress.examined
+        row[own + layout.WIDTHS], row[own + layout.EXAMINED] = progress.width_sum, progress.examined
         row[own + layout.CLICKS], row[own + layout.ROUNDS] = progress.clicks, progress.rounds
         arrays.outbox[block, layout.FIRED] = 1.0 if progress.fired else 0.0
         arrays.outbox[block, layout.CURSOR] = float64(progress.cursor)

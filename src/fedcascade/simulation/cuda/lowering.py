@@ -1,6 +1,6 @@
-"""Lowering to the device: which scenarios it can play, the shape of their kernels, and where their agents stop.
+"""Lowering to the device: supported scenarios, the shapes of their kernels, and the stops of their agents.
 
-The host takes everything else from the exact engine's compiled forms, so a part needs a row in its tables as well.
+The host uses the exact engine's compiled forms, so a part also needs a row in its tables.
 """
 
 import math
@@ -16,34 +16,34 @@ from fedcascade.simulation.exact import arrays, lowering
 from fedcascade.simulation.exact.lowering import DECISIONS, PERSONAL_PARTS, REPLY_RULES, RoundOrder, lower
 from fedcascade.simulation.scenario import Scenario
 
-# Of a block whose teams play different rounds, and of one whose threads play one round together. Numba's simulator
-# starts a thread of Python for each.
+# Threads of a block whose teams play different rounds, and of one whose threads play one round together. Numba's
+# simulator starts a Python thread for each.
 THREADS, THREADS_OF_ONE_TEAM = (64, 64) if config.ENABLE_CUDASIM else (512, 256)
-SHARED_BYTES = 46_000  # what the large arrays of a block may use
+SHARED_BYTES = 46_000  # limit for the large arrays of a block
 
 
 class StopRule(NamedTuple):
-    """Where an agent stops on the device because one of its triggers may fire; the host decides whether it does."""
+    """The rounds in which an agent stops on the device because a trigger may fire; the host decides whether it does."""
 
     level: float = math.inf  # growth of ln det
-    bound: float = math.inf  # while the squared widths sum up to less, ln det cannot have grown by the level
-    p_scale: float = 0.0  # the random exchanges
+    bound: float = math.inf  # ln det cannot have grown by the level while squared widths sum to less
+    p_scale: float = 0.0  # of random exchanges
     at_doublings: bool = False  # of the agent's arrivals
     always: bool = False
 
 
-# How a trigger of the exact engine's kinds, with its level and its bound, changes where an agent stops.
+# The change of a stop rule by each kind of trigger, given its level and bound.
 TRIGGERS: dict[int, Callable[[StopRule, float, float], StopRule]] = {
     arrays.DETERMINANT: lambda rule, level, bound: rule._replace(level=level, bound=bound),
     arrays.AUXILIARY: lambda rule, level, _: rule._replace(p_scale=max(rule.p_scale, level)),
     arrays.DOUBLING: lambda rule, *_: rule._replace(at_doublings=True),
     arrays.ALWAYS: lambda rule, *_: rule._replace(always=True),
 }
-FIXED_BETAS = {Constant, Theory}  # beta stays what it was in the download; the device computes none
+FIXED_BETAS = {Constant, Theory}  # the device does not compute beta; these take it from the download
 
 
 def find_unsupported(scenario: Scenario) -> str | None:
-    """Return the first part, or property of one, that the device cannot play, in words; None if there is none."""
+    """Describe the first part that the device does not support; None if all are supported."""
     return lowering.find_unsupported(scenario) or next(_list_unsupported(scenario), None)
 
 
@@ -57,8 +57,8 @@ def _list_unsupported(scenario: Scenario) -> Iterator[str]:
         yield f"click model {environment.behaviour.model}"
     if environment.link is not None:
         yield f"link {type(environment.link).__name__}"
-    if environment.drifts:
-        yield "environment whose users drift apart"
+    if environment.has_changes:
+        yield "environment with a changing population"
     if environment.catalogue.shape[1] > 0:
         yield f"catalogue of {type(environment).__name__}"
     if lower(REPLY_RULES, policy.reply_rule) is not RoundOrder.BY_AGENT:
@@ -78,7 +78,7 @@ def _list_unsupported(scenario: Scenario) -> Iterator[str]:
 
 
 def lower_triggers(policy: arrays.CompiledPolicy) -> StopRule:
-    """Return where agents of a policy stop; raises for a kind of trigger without a row in ``TRIGGERS``."""
+    """Return the stop rule of a policy; raise for a kind of trigger without a row in ``TRIGGERS``."""
     rule = StopRule()
     triggers = zip(policy.triggers.tolist(), policy.levels.tolist(), policy.bounds.tolist(), strict=True)
     for kind, level, bound in triggers:
@@ -89,7 +89,7 @@ def lower_triggers(policy: arrays.CompiledPolicy) -> StopRule:
 
 
 def make_shape(scenario: Scenario) -> Shape:
-    """Return what the kernel of a scenario is compiled for."""
+    """Return the shape for which the kernel of a scenario is compiled."""
     environment, every_round = scenario.clustered, lower(DECISIONS, scenario.policy.decision)
     d, most, length = environment.dimension, environment.most_items, scenario.oracle.length
     teams = 1 if every_round else min(THREADS // LANES, count_teams(most, length, d))
@@ -98,7 +98,7 @@ def make_shape(scenario: Scenario) -> Shape:
 
 
 def count_teams(items: int, length: int, d: int) -> int:
-    """Return how many teams have room in the shared memory of a block."""
+    """Return the number of teams that fit into the shared memory of a block."""
     factors = 16 * d * d if d <= NEAR else 16
     bytes_of_team = 8 * items + 20 * LANES + length * (4 * d + 32) + 36
     return max(0, (SHARED_BYTES - factors - 4 * d * d - 32 * d) // bytes_of_team)

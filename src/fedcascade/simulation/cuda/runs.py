@@ -1,8 +1,8 @@
-"""One run as the CUDA engine's host sees it: which agents may play on, which want to upload, what the server answers.
+"""One run on the host of the CUDA engine: positions of agents, pending uploads and exchanges.
 
-An agent plays on the device, ahead of all others, until a trigger may fire. Whether one does is decided here, by
-the same compiled function as in the exact engine. Its exchange takes place when no other agent can upload before it:
-for every agent that still plays, a round is known before which none of its triggers can fire.
+An agent plays on the device until a trigger may fire. The host decides whether it does, by the compiled function of the
+exact engine. The exchange follows once no other agent can upload before it: for each playing agent, a round is known
+before which none of its triggers can fire.
 """
 
 import math
@@ -26,36 +26,36 @@ from fedcascade.simulation.scenario import Scenario, prepare_simulation
 from fedcascade.simulation.trace import Trace
 
 LONGEST_SEGMENT = 1 << 17  # rounds
-NEVER = 1 << 62  # a round that does not come
+NO_UPLOAD = 1 << 62  # larger than the last round of any run
 
 
 class Segment(NamedTuple):
     """Consecutive rounds up to the next checkpoint, or fewer."""
 
     first: int
-    users: NDArray[np.int64]  # that arrive in each round
-    order: NDArray[np.int32]  # the rounds, counted from first, sorted by agent, then by time
-    begin: list[int]  # where in order each agent's rounds begin
+    users: NDArray[np.int64]  # of each round
+    order: NDArray[np.int32]  # rounds relative to first, sorted by agent, then by time
+    begin: list[int]  # index in order of each agent's first round
     end: list[int]
-    auxiliary: list[int]  # where in order the rounds of random exchanges are
+    auxiliary: list[int]  # indices in order of rounds with random exchanges
 
 
 class Positions(NamedTuple):
-    """How far agents are, as arrays over agents; a run's are views of those of its batch."""
+    """The progress of agents, as arrays over agents; those of a run are views of those of its batch."""
 
-    cursor: NDArray[np.int64]  # where in the order an agent plays on
-    stop: NDArray[np.int64]  # where it stops at the latest: the segment's end, or after a round in which it may upload
-    next_upload: NDArray[np.int64]  # the first round in which it may upload; NEVER if it has nothing to play
-    needs_download: NDArray[np.bool_]  # whether the device lacks its last download
+    cursor: NDArray[np.int64]  # index in the order of an agent's next round
+    stop: NDArray[np.int64]  # index at which it stops: the segment's end, or after a round in which it may upload
+    next_upload: NDArray[np.int64]  # first round in which it may upload; NO_UPLOAD without rounds to play
+    needs_download: NDArray[np.bool_]  # True if the device lacks its last download
 
     @classmethod
     def of(cls, agents: int) -> "Positions":
-        """Return the positions of agents that have no rounds to play and whose downloads nobody has seen."""
+        """Return the positions of agents without rounds to play, with downloads to send."""
         cursor, stop = np.zeros((2, agents), np.int64)
-        return cls(cursor, stop, np.full(agents, NEVER), np.ones(agents, np.bool_))
+        return cls(cursor, stop, np.full(agents, NO_UPLOAD), np.ones(agents, np.bool_))
 
     def view(self, agents: slice) -> "Positions":
-        """Return the positions of some agents, in the same memory."""
+        """Return a view of the positions of some agents."""
         return Positions(self.cursor[agents], self.stop[agents], self.next_upload[agents], self.needs_download[agents])
 
 
@@ -77,7 +77,7 @@ class DeviceRun:
         self._next = self._prefetch_segment()
 
     def _prefetch_segment(self) -> Future[Segment] | None:
-        """Let another thread draw the arrivals of the next segment, if there is one."""
+        """Draw the arrivals of the next segment in another thread, if there is one."""
         stretch = next(self._stretches, None)
         return self._pool.submit(self._make_segment, *stretch) if stretch else None
 
@@ -91,7 +91,7 @@ class DeviceRun:
         return Segment(first, users, order, begin.tolist(), end.tolist(), auxiliary.tolist())
 
     def begin_segment(self, positions: Positions) -> Segment | None:
-        """Begin the next segment, with the agents' ``positions`` in it; returns None after the last one."""
+        """Begin the next segment, and set the agents' ``positions`` in it; return None after the last one."""
         if self._next is None:
             self.ended = True
             return None
@@ -103,7 +103,7 @@ class DeviceRun:
         return self.segment
 
     def _find_stop(self, agent: int, cursor: int) -> int:
-        """Return where in the order an agent has to stop for the host to decide."""
+        """Return the index in the order at which an agent has to stop for the host."""
         segment, rule = self.segment, self.stop_rule
         stop = segment.end[agent]
         draw = bisect_left(segment.auxiliary, cursor)
@@ -118,56 +118,57 @@ class DeviceRun:
         return self.arrivals[agent] + cursor - self.segment.begin[agent]
 
     def _resume(self, agent: int, silent: int) -> None:
-        """Let an agent play on; no determinant can make it upload before it has played ``silent`` more rounds."""
+        """Let an agent play on; its determinant cannot trigger an upload in the next ``silent`` rounds."""
         positions, segment = self.positions, self.segment
         cursor = int(positions.cursor[agent])
         if cursor == segment.end[agent]:
-            positions.next_upload[agent] = NEVER
+            positions.next_upload[agent] = NO_UPLOAD
         else:
             stop = self._find_stop(agent, cursor)
             positions.stop[agent] = stop
             positions.next_upload[agent] = segment.first + int(segment.order[min(cursor + silent, stop - 1)])
 
     def check_triggers(self, agent: int, own: NDArray[np.float64]) -> None:
-        """Decide whether an agent uploads after its last round; ``own`` is its own part, as the device left it."""
-        segment, driver, cursor = self.segment, self.driver, int(self.positions.cursor[agent])
+        """Decide whether an agent uploads after its last round; ``own`` is its own part from the device."""
+        segment, driver = self.segment, self.driver
+        cursor = int(self.positions.cursor[agent])
         t = segment.first + int(segment.order[cursor - 1])
         self._load_buffer(agent, own, self._count_arrivals(agent, cursor))
         seed, policy = driver.compiled_environment.seed, driver.compiled_policy
         kind = int(kernels.find_trigger_of(seed, policy, driver.states, agent, self.scratch, t))
         if kind >= 0:
-            self.positions.next_upload[agent] = NEVER
+            self.positions.next_upload[agent] = NO_UPLOAD
             heappush(self.uploads, (t, agent, kind))
         else:
             self._resume(agent, 0)
 
     def _load_buffer(self, agent: int, own: NDArray[np.float64], arrivals: int) -> None:
-        """Take what an agent learned on the device over into the exact engine's state."""
+        """Copy an agent's buffer from the device to the exact engine's state."""
         states, d = self.driver.states, self.environment.dimension
         states.buffer_moment[agent] = own[layout.BUFFER : layout.BUFFER + d]
         states.buffer_gram[agent] = own[layout.BUFFER + d :].reshape(d, d)
-        states.numbers[agent, arrays.SQUARED_WIDTHS] = own[layout.TAUGHT]
+        states.numbers[agent, arrays.SQUARED_WIDTHS] = own[layout.WIDTHS]
         states.counts[agent, : arrays.ARRIVALS] = own[layout.EXAMINED : layout.BUFFER]
         states.counts[agent, arrays.ARRIVALS] = arrivals
 
     def run_exchanges(self) -> bool:
-        """Run the exchanges before which no agent can upload any more; returns whether the segment has been played."""
+        """Run the exchanges that no other agent can precede; return whether the segment is complete."""
         positions = self.positions
         while self.uploads and self.uploads[0][0] < positions.next_upload.min():
             round_, agent, kind = heappop(self.uploads)
             self.driver.run_exchange(round_, agent, CAUSES[kind])
             positions.needs_download[agent] = True
             self._resume(agent, self.count_silent_rounds(agent))
-        return not self.uploads and bool(positions.next_upload.min() == NEVER)
+        return not self.uploads and bool(positions.next_upload.min() == NO_UPLOAD)
 
     def count_silent_rounds(self, agent: int) -> int:
-        """Return for how many rounds after a download the determinant cannot have grown enough.
+        """Return the number of rounds after a download in which the determinant cannot grow enough.
 
         An item of length 1 adds at most the largest eigenvalue of Sigma^-1 to the trace, and that is at most the
         fourth root of the Frobenius norm of its fourth power (root root^T has the same eigenvalues).
         """
         if self.stop_rule.level == math.inf:
-            return NEVER
+            return NO_UPLOAD
         policy = self.driver.compiled_policy
         if not self.uploads or policy.every_round:
             return 0
@@ -179,7 +180,7 @@ class DeviceRun:
         return int(self.stop_rule.bound / (policy.length * largest * (1.0 + 1e-5)))
 
     def write_download(self, agent: int, row: NDArray[np.float64]) -> None:
-        """Write what an agent decides with into ``row``, in the order of ``Layout``."""
+        """Write an agent's download and decision into ``row``, in the order of ``Layout``."""
         states = self.driver.states
         root, gram = states.root[agent].reshape(-1), states.gram[agent].reshape(-1)
         np.concatenate((states.theta[agent], root, gram, states.moment[agent], states.numbers[agent, :2]), out=row)
@@ -209,7 +210,7 @@ def split_rounds(stops: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 @jit
 def find_auxiliary_rounds(seed: np.uint64, p_scale: float, rounds: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the indices of the rounds of random exchanges among ``rounds``, as ``kernels.is_drawn`` decides."""
+    """Return the indices of ``rounds`` with random exchanges (``kernels.is_drawn``)."""
     drawn = np.empty(rounds.size, np.bool_)
     for i in range(rounds.size):
         drawn[i] = kernels.is_drawn(seed, p_scale, rounds[i])

@@ -1,7 +1,7 @@
-"""How a team of lanes chooses a list on the device: single precision rules items out, exact values rank the others.
+"""Selection of a list by a team of lanes: single precision rules out items, exact values rank the rest.
 
-Numba's simulator takes ``cuda`` away from this module as soon as one thread leaves a function that was called from
-another module. So no function here uses ``cuda`` after its last barrier.
+Numba's simulator removes ``cuda`` from this module when the first thread returns from a function called from another
+module. So no function here uses ``cuda`` after its last barrier.
 """
 
 import math
@@ -20,13 +20,13 @@ _INFINITE32, _LAST = np.float32(np.inf), np.uint64(0xFFFFFFFFFFFFFFFF)
 
 @cuda.jit(device=True)
 def comes_before(value: Any, tie: Any, other_value: Any, other_tie: Any) -> Any:
-    """Return whether an entry precedes another one: the larger value does, among equal values the larger tie-break."""
+    """Return whether an entry precedes another: the larger value does, for equal values the larger tie-break."""
     return value > other_value or (value == other_value and tie > other_tie)
 
 
 @cuda.jit(device=True)
 def select(shape: Shape, thread: Thread, round_: TeamRound, ranking: Ranking, memory: SelectionMemory) -> None:
-    """Put the best items of a team's round and their exact values where ``ranking`` says, best first."""
+    """Write the best items of a team's round and their exact values into ``ranking``, best first."""
     team, lane = thread.team, thread.lane
     low = find_threshold(shape, thread, round_, ranking, memory)
     if lane < LANES:
@@ -37,7 +37,7 @@ def select(shape: Shape, thread: Thread, round_: TeamRound, ranking: Ranking, me
                     memory.candidates[team, place] = item
     cuda.syncthreads()
     count = memory.counts[team]
-    # A candidate for each lane; where there are more of them, lanes choose again and again.
+    # One candidate per lane; with more candidates, lanes choose repeatedly.
     rank_candidates(shape, thread, round_, ranking, memory, count)
     if cuda.syncthreads_or(int32(1 if count > LANES else 0)) != 0:
         many = TeamRound(round_.seed, round_.t, round_.items if count > LANES else 0)
@@ -46,7 +46,7 @@ def select(shape: Shape, thread: Thread, round_: TeamRound, ranking: Ranking, me
 
 @cuda.jit(device=True)
 def find_threshold(shape: Shape, thread: Thread, round_: TeamRound, ranking: Ranking, memory: SelectionMemory) -> Any:
-    """Return a score in single precision that every item of the list reaches, whatever its exact value."""
+    """Return a single-precision score that every item of the list reaches."""
     team, lane = thread.team, thread.lane
     highest = float32(-_INFINITE32)
     if lane < LANES:
@@ -75,7 +75,7 @@ def find_threshold(shape: Shape, thread: Thread, round_: TeamRound, ranking: Ran
 def rank_candidates(
     shape: Shape, thread: Thread, round_: TeamRound, ranking: Ranking, memory: SelectionMemory, count: int
 ) -> None:
-    """Let every lane evaluate one candidate and find its place in the list; not where there are more than lanes."""
+    """Let each lane evaluate one candidate and find its place in the list, unless there are more than lanes."""
     team, lane = thread.team, thread.lane
     value, tie, item = -math.inf, uint64(0), 0
     if lane < count and count <= LANES:
@@ -93,7 +93,7 @@ def rank_candidates(
 def choose_among_many(
     shape: Shape, thread: Thread, round_: TeamRound, ranking: Ranking, memory: SelectionMemory, low: Any
 ) -> None:
-    """Fill the list position by position: each lane offers its best item, and the lane that wins offers its next."""
+    """Fill the list position by position: each lane offers its best item, and the winning lane its next."""
     team, lane = thread.team, thread.lane
     last, last_tie = math.inf, _LAST
     value, tie = -math.inf, uint64(0)
@@ -120,7 +120,7 @@ def choose_among_many(
 
 @cuda.jit(device=True)
 def count_better(memory: SelectionMemory, team: int, count: int, value: float, tie: Any) -> int:
-    """Return how many of the first ``count`` entries of a team precede an entry."""
+    """Count the entries among the first ``count`` of a team that precede an entry."""
     better = 0
     for entry in range(count):
         if comes_before(memory.values[team, entry], memory.ties[team, entry], value, tie):
@@ -132,7 +132,7 @@ def count_better(memory: SelectionMemory, team: int, count: int, value: float, t
 def evaluate(
     shape: Shape, round_: TeamRound, ranking: Ranking, memory: SelectionMemory, team: int, item: int, count: int
 ) -> Any:
-    """Return the value of a candidate and its tie-break, exact wherever another candidate is close."""
+    """Return the value and tie-break of a candidate, exact if another candidate is close."""
     if ranking.by_weight:
         draw_item(round_.seed, round_.t, item, shape.lifted, memory.x)
         return float64(compute_attraction(ranking.theta, memory.x, 0)), make_tie_key(np.uint32(0), item)

@@ -1,4 +1,4 @@
-"""What all threads of a block do together on the device: add up rounds in their order, factorise, decide anew.
+"""Device functions of all threads of a block: add rounds in order, factorise, solve for the decision.
 
 As in ``selection``, no function here uses ``cuda`` after its last barrier.
 """
@@ -21,31 +21,31 @@ def learn(
     progress: AgentProgress,
     end: int,
 ) -> AgentProgress:
-    """Add up the rounds that teams have played, in their order, until the determinant may have grown enough."""
-    fired, margin, taught, examined = False, progress.margin, progress.taught, progress.examined
-    clicks, rounds = progress.clicks, progress.rounds
+    """Add the rounds that teams have played, in order, until the determinant may have grown enough."""
+    fired, margin, width_sum = False, progress.margin, progress.width_sum
+    examined, clicks, rounds = progress.examined, progress.clicks, progress.rounds
     count, done = min(shape.teams, end - progress.cursor), 0
     while done < count and not fired:
         begin, look = done, False
         while done < count and not look:
-            taught += played.taught[done]
+            width_sum += played.width_sums[done]
             examined += played.examined[done]
             clicks += 1.0 if played.clicks[done] >= 0 else 0.0
             rounds += 1.0
             done += 1
-            look = shape.every_round or taught >= rules.bound
+            look = shape.every_round or width_sum >= rules.bound
         add_examined(shape, thread, agent, played, begin, done)
         if look:
             cuda.syncthreads()
             growth = factorise(shape, thread, agent, rules.lambda_) - rules.log_det
             missing = rules.level - growth
             if rules.level < math.inf:
-                taught = rules.bound - (1.0 - 1e-9) * missing
+                width_sum = rules.bound - (1.0 - 1e-9) * missing
             fired = missing < DOUBT
             if shape.every_round:
                 decide(shape, thread, agent)
                 margin = bound_score_error(shape, thread, agent, rules.beta)
-    return AgentProgress(progress.cursor + done, fired, margin, taught, examined, clicks, rounds)
+    return AgentProgress(progress.cursor + done, fired, margin, width_sum, examined, clicks, rounds)
 
 
 @cuda.jit(device=True)
@@ -69,9 +69,9 @@ def add_examined(shape: Shape, thread: Thread, agent: AgentMemory, played: TeamM
 
 @cuda.jit(device=True)
 def factorise(shape: Shape, thread: Thread, agent: AgentMemory, lambda_: float) -> float:
-    """Factorise download and buffer as ``linear.factorise`` does; returns about ln det.
+    """Factorise download and buffer as ``linear.factorise`` does; return an approximation of ln det.
 
-    Where agents decide anew, also invert the factor, as ``linear.invert_root_into`` does.
+    If agents solve in each round, also invert the factor, as ``linear.invert_root_into`` does.
     """
     d, threads, with_root = shape.dimension, shape.teams * shape.width, shape.every_round
     upper, root = agent.upper, agent.root
@@ -112,8 +112,9 @@ def factorise(shape: Shape, thread: Thread, agent: AgentMemory, lambda_: float) 
 
 @cuda.jit(device=True)
 def decide(shape: Shape, thread: Thread, agent: AgentMemory) -> None:
-    """Solve for theta as ``linear.solve_into`` does; put theta and root into the row and into shared memory."""
-    d, row, root, layout, threads = shape.dimension, agent.row, agent.root, shape.layout, shape.teams * shape.width
+    """Solve for theta as ``linear.solve_into`` does; write theta and root into the row and into shared memory."""
+    d, threads, layout = shape.dimension, shape.teams * shape.width, shape.layout
+    row, root = agent.row, agent.root
     cuda.syncthreads()
     for k in range(thread.number, d, threads):
         agent.theta[k] = row[layout.moment + k] + row[layout.buffer_moment + k]
@@ -132,13 +133,15 @@ def decide(shape: Shape, thread: Thread, agent: AgentMemory) -> None:
         value = 0.0
         for j in range(k, d):
             value += root[j, k] * agent.sums[j]
-        row[k], agent.theta[k], agent.theta32[k] = value, value, float32(value)
+        row[k] = value
+        agent.theta[k] = value
+        agent.theta32[k] = float32(value)
     cuda.syncthreads()
 
 
 @cuda.jit(device=True)
 def bound_score_error(shape: Shape, thread: Thread, agent: AgentMemory, beta: float) -> float:
-    """Return how far a score in single precision may be off, as ``screening.load`` has it."""
+    """Return the error margin of a single-precision score, as ``screening.load_decision`` does."""
     d, theta32, root32 = shape.dimension, agent.theta32, agent.root32
     for k in range(thread.number, d, shape.teams * shape.width):
         total = 0.0

@@ -1,1 +1,1 @@
-"""The same Trace as the reference loop, compiled."""
+"""The exact engine: the Trace of the reference, from compiled code."""

@@ -1,4 +1,4 @@
-"""What the exact engine's compiled rounds read and write: worlds, policies and agents as arrays and numbers."""
+"""Arguments of the exact engine's compiled rounds: environments, policies and agents as arrays and numbers."""
 
 from typing import NamedTuple
 
@@ -16,17 +16,14 @@ from fedcascade.numerics.jit import jit, jit_inline
 from fedcascade.simulation.exact.screening import Indices, Scratch
 
 DETERMINANT, AUXILIARY, DOUBLING, ALWAYS, SYNCHRONISATION, CHANGE = 0, 1, 2, 3, 4, 5  # kinds of triggers
-LOG_DET, BETA, SQUARED_WIDTHS, BOUND_WIDTH = 0, 1, 2, 3  # places in AgentState.numbers
-EXAMINED, CLICKS, ROUNDS, ARRIVALS = 0, 1, 2, 3  # places in AgentState.counts
+LOG_DET, BETA, SQUARED_WIDTHS, BOUND_WIDTH = 0, 1, 2, 3  # indices into AgentState.numbers
+EXAMINED, CLICKS, ROUNDS, ARRIVALS = 0, 1, 2, 3  # indices into AgentState.counts
 
 
 class ItemCache(NamedTuple):
-    """Items of recent rounds, for runs on one thread whose worlds show the same ones; without rows none are kept.
+    """Items of recent rounds, shared by runs on one thread; round t is in row t modulo the number of rows."""
 
-    Round t is kept in row t modulo the number of rows.
-    """
-
-    rounds: NDArray[np.int64]  # the round that each row holds, or 0
+    rounds: NDArray[np.int64]  # of each row, or 0
     steps: NDArray[np.int16]  # per row, the memory of ``Scratch.columns`` in steps of the grid
 
 
@@ -38,60 +35,60 @@ class CompiledEnvironment(NamedTuple):
     fewest_items: int
     most_items: int
     thetas: NDArray[np.float64]
-    catalogue: NDArray[np.float32]  # one column per item; without columns, rounds draw fresh items
-    categories: int  # that items belong to
+    catalogue: NDArray[np.float32]  # one column per item; without columns, items are random
+    categories: int  # number of item categories
     cache: ItemCache
-    behaviour: CompiledBehaviour | None = None  # how users click; None is the cascade
-    link: Logistic | None = None  # from <theta, x> to a probability; None clips it
+    behaviour: CompiledBehaviour | None = None  # click model; None is the cascade
+    link: Logistic | None = None  # maps <theta, x> to a probability; None clips it
 
 
 class CompiledLimits(NamedTuple):
-    """The limits of an oracle: so many of a category, or 0 where there is a budget or an exploration instead."""
+    """The limits of an oracle: ``per_category`` is 0 with a budget or exploration."""
 
     per_category: int
     budget: float
     length: int
-    exploration: int = GREEDY  # how lists are chosen by chance, as ``learning.exploration`` numbers the ways
+    exploration: int = GREEDY  # a constant of ``learning.exploration``
     level: float = 0.0  # temperature or epsilon
 
 
 class CompiledPolicy(NamedTuple):
-    """A policy as arrays and numbers. ``triggers`` are tried in order; ``levels`` are their constants."""
+    """A policy as arrays and numbers. ``triggers`` are checked in order; ``levels`` are their constants."""
 
     length: int
     alpha: float  # of the oracle
-    limits: CompiledLimits | None  # of the oracle; None for the best items
-    gammas: NDArray[np.float64] | None  # discounts of positions; None where all count alike
+    limits: CompiledLimits | None  # of the oracle; None for top-k
+    gammas: NDArray[np.float64] | None  # position discounts; None without
     triggers: NDArray[np.int64]
     levels: NDArray[np.float64]
-    bounds: NDArray[np.float64]  # while SQUARED_WIDTHS is below it, a determinant cannot have passed its level
-    slack: float  # how far a width in single precision may be off
+    bounds: NDArray[np.float64]  # a determinant cannot exceed its level while SQUARED_WIDTHS is below this
+    slack: float  # largest error of a width in single precision
     lambda_: float
-    every_round: bool  # agents decide with download and buffer
-    beta: BetaTerms  # for agents that decide anew in every round
-    sync_budget: float  # D of DisLinUCB; inf where no agent calls for a synchronisation
+    every_round: bool  # agents decide with download and buffer, so solve in each round
+    beta: BetaTerms  # for agents that solve in each round
+    sync_budget: float  # D of DisLinUCB; inf without synchronisations
     detection: CompiledDetection | None = None
     trust: CompiledTrust | None = None
 
 
 class AgentState(NamedTuple):
-    """The state of one agent; of all agents, where every array has one more axis in front."""
+    """The state of one agent, or of all agents with one more leading axis."""
 
     gram: NDArray[np.float64]  # the download
     moment: NDArray[np.float64]
-    theta: NDArray[np.float64]  # the decision made from it
+    theta: NDArray[np.float64]  # solved from the download
     root: NDArray[np.float64]
     buffer_gram: NDArray[np.float64]
     buffer_moment: NDArray[np.float64]
-    numbers: NDArray[np.float64]  # LOG_DET of the download, BETA, SQUARED_WIDTHS since, BOUND_WIDTH or 0 if not found
-    counts: NDArray[np.int64]  # of the buffer: items examined, clicks, rounds; and arrivals in all
+    numbers: NDArray[np.float64]  # LOG_DET of the download, BETA, SQUARED_WIDTHS since then, BOUND_WIDTH (0: unknown)
+    counts: NDArray[np.int64]  # EXAMINED, CLICKS and ROUNDS of the buffer, total ARRIVALS
 
 
 class PackedStates(NamedTuple):
-    """The states of many agents, as little of each as an agent that comes back needs: half of a symmetric matrix.
+    """The states of many agents with half of each symmetric matrix, without the decisions.
 
-    A row of ``download`` and of ``buffer`` has the upper triangle of the gram and then the moment. There are no rows in
-    engines that keep an ``AgentState`` of all agents. Memory that no agent has written to is not taken.
+    A row of ``download`` or ``buffer`` is the upper triangle of the gram, then the moment. Engines that keep an
+    ``AgentState`` of all agents have no rows here.
     """
 
     download: NDArray[np.float64]
@@ -101,10 +98,7 @@ class PackedStates(NamedTuple):
 
 
 class PersonalState(NamedTuple):
-    """Personal parts, as arrays over agents: all that an agent ever saw, its shares of rewards, and the inverse root.
-
-    There are no rows where there are no such parts.
-    """
+    """Personal parts as arrays over agents: sums of all observations, and the inverse root. Empty without them."""
 
     gram: NDArray[np.float64]
     moment: NDArray[np.float64]
@@ -112,35 +106,35 @@ class PersonalState(NamedTuple):
 
 
 class CompiledSimulation(NamedTuple):
-    """What compiled rounds read and write; agents are the first axis of all but the first two."""
+    """The arguments of compiled rounds; agents are the first axis of all but the first two."""
 
     environment: CompiledEnvironment
     policy: CompiledPolicy
     states: AgentState
     packed: PackedStates
     personal: PersonalState
-    own: OwnData | None = None  # where agents keep their own data apart
+    own: OwnData | None = None  # for agents that keep their own data apart
 
 
 class Window(NamedTuple):
-    """Consecutive rounds: which agent plays which of them, how far each agent is, and what came out."""
+    """Consecutive rounds: the rounds and the progress of each agent, and the results."""
 
     first: int
     rounds: NDArray[np.int64]  # sorted by agent, then by time
     cursor: NDArray[np.int64]  # per agent, the next of its rounds
     stop: NDArray[np.int64]  # per agent, the end of its rounds
-    upload_round: NDArray[np.int64]  # per agent, the round in which it wants to upload, or 0
-    trigger: NDArray[np.int64]  # per agent, which kind of trigger fired
+    upload_round: NDArray[np.int64]  # per agent, the round of its pending upload, or 0
+    trigger: NDArray[np.int64]  # per agent, the kind of trigger that fired
     regret: NDArray[np.float64]
     clicked: NDArray[np.bool_]
     examined: NDArray[np.int64]
     lists: NDArray[np.int32]
-    chances: NDArray[np.float64]  # of the items of lists, where they are chosen by chance; else no rows
+    chances: NDArray[np.float64]  # propensities of listed items; no rows without exploration
 
 
 @jit
 def sort_rounds(arrivals: Indices, first: int, users: int) -> tuple[Indices, Indices, Indices]:
-    """Sort the rounds of a window by agent, then by time; also returns where each agent's rounds begin and end."""
+    """Sort the rounds of a window by agent, then by time; return also the begin and end of each agent's rounds."""
     begin = np.zeros(users + 1, np.int64)
     for user in arrivals:
         begin[user + 1] += 1
@@ -155,31 +149,37 @@ def sort_rounds(arrivals: Indices, first: int, users: int) -> tuple[Indices, Ind
 
 
 def select_agent(states: AgentState, agent: int) -> AgentState:
-    """The state of one agent, in the memory of ``states``; for Python code."""
+    """Return a view of one agent's state; for Python code."""
     return AgentState(*(array[agent] for array in states))
 
 
 @jit_inline
 def view_agent(states: AgentState, agent: int) -> AgentState:
-    """The state of one agent, in the memory of ``states``; for compiled code, which must not outlive ``states``."""
-    gram, moment, theta, root = states.gram[agent], states.moment[agent], states.theta[agent], states.root[agent]
-    buffer_gram, buffer_moment = states.buffer_gram[agent], states.buffer_moment[agent]
-    numbers, counts = states.numbers[agent], states.counts[agent]
-    return AgentState(gram, moment, theta, root, buffer_gram, buffer_moment, numbers, counts)
+    """Return a view of one agent's state; for compiled code. It must not outlive ``states``."""
+    return AgentState(
+        states.gram[agent],
+        states.moment[agent],
+        states.theta[agent],
+        states.root[agent],
+        states.buffer_gram[agent],
+        states.buffer_moment[agent],
+        states.numbers[agent],
+        states.counts[agent],
+    )
 
 
 @jit_inline
-def unpack_agent(policy: CompiledPolicy, packed: PackedStates, agent: int, room: AgentState, scratch: Scratch) -> None:
-    """Fill ``room`` with an agent's download, buffer and decision; its numbers and counts stay where they are."""
-    linear.unpack_sums(packed.download[agent], room.gram, room.moment)
-    linear.unpack_sums(packed.buffer[agent], room.buffer_gram, room.buffer_moment)
+def unpack_agent(policy: CompiledPolicy, packed: PackedStates, agent: int, state: AgentState, scratch: Scratch) -> None:
+    """Fill ``state`` with an agent's download, buffer and decision, but not its numbers and counts."""
+    linear.unpack_sums(packed.download[agent], state.gram, state.moment)
+    linear.unpack_sums(packed.buffer[agent], state.buffer_gram, state.buffer_moment)
     if not policy.every_round:
-        linear.solve_ridge_into(room.gram, room.moment, policy.lambda_, scratch.upper, room.root, room.theta)
+        linear.solve_ridge_into(state.gram, state.moment, policy.lambda_, scratch.upper, state.root, state.theta)
 
 
 @jit_inline
-def place_agent(room: AgentState, packed: PackedStates, agent: int) -> AgentState:
-    """The matrices and vectors of ``room``, with the numbers and counts of an agent in the memory of ``packed``."""
-    gram, moment, theta, root = room.gram, room.moment, room.theta, room.root
+def place_agent(slot: AgentState, packed: PackedStates, agent: int) -> AgentState:
+    """Return the matrices and vectors of ``slot`` with views of the agent's numbers and counts in ``packed``."""
+    gram, moment = slot.gram, slot.moment
     numbers, counts = packed.numbers[agent], packed.counts[agent]
-    return AgentState(gram, moment, theta, root, room.buffer_gram, room.buffer_moment, numbers, counts)
+    return AgentState(gram, moment, slot.theta, slot.root, slot.buffer_gram, slot.buffer_moment, numbers, counts)

@@ -1,7 +1,6 @@
-"""Compiled selection for oracles with limits, by the same functions as in ``learning``: all items are scored exactly.
+"""Compiled selection for oracles with limits, with the functions of ``learning`` and exact scores of all items.
 
-Where there are no limits, ``limits`` is None. Numba then compiles the first line alone, so that systems which show the
-best items neither compile nor pay for the rest.
+Without limits, ``limits`` is None. Numba then compiles only the first line, so that top-k policies do not pay for it.
 """
 
 import numpy as np
@@ -25,12 +24,13 @@ def select_constrained(
 ) -> tuple[int, float]:  # fmt: skip
     """Write the list into ``scratch.selected``, and the squared widths of its items.
 
-    ``own_root`` is that of the agent's personal part, None where it has none. Returns the length of the list and the
-    reward of the best feasible one; -1 and -1 where there are no limits.
+    ``own_root`` belongs to the agent's personal part, if it has one. Return the length of the list and the reward of
+    the best feasible list; -1 and -1 without limits.
     """
     if limits is None:
         return -1, -1.0
-    seed, theta, root, beta = environment.seed, state.theta, state.root, state.numbers[BETA]
+    seed, beta = environment.seed, state.numbers[BETA]
+    theta, root = state.theta, state.root
     columns = np.ascontiguousarray(scratch.columns[: theta.size, :items])
     ties = streams.words(seed, streams.TIE, t, items)
     scores = linear.compute_ucb_scores(theta, root, beta, columns, own_root)
@@ -38,13 +38,13 @@ def select_constrained(
     length = limits.length
     if limits.exploration != GREEDY:
         selected = explore(limits.exploration, limits.level, scores, ties, length)
-        given = compute_propensities(limits.exploration, limits.level, scores, selected)
-        scratch.chances[: selected.size] = given
+        scratch.chances[: selected.size] = compute_propensities(limits.exploration, limits.level, scores, selected)
         best = select_top(weights, np.zeros(items, np.uint32), length)
     elif limits.per_category > 0:
-        kinds, limit = draws.draw_categories(seed, t, items, environment.categories), limits.per_category
-        selected = select_per_category(scores, ties, kinds, limit, length)
-        best = select_per_category(weights, np.zeros(items, np.uint32), kinds, limit, length)
+        limit = limits.per_category
+        categories = draws.draw_categories(seed, t, items, environment.categories)
+        selected = select_per_category(scores, ties, categories, limit, length)
+        best = select_per_category(weights, np.zeros(items, np.uint32), categories, limit, length)
     else:
         costs = draws.draw_costs(seed, t, items)
         selected = select_within_budget(scores, ties, costs, limits.budget, length)

@@ -1,4 +1,4 @@
-"""Carries uploads from compiled agents to the server, and downloads back."""
+"""Exchanges between compiled agents and the server."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,9 @@ from fedcascade.simulation.scenario import Scenario, Simulation
 
 
 class ExchangeDriver:
-    """The agents of one run as arrays, their server, and the exchanges between them, whichever engine plays rounds.
+    """The agents of a run as arrays, their server, and the exchanges between them.
 
-    An engine that unpacks an agent before it plays it asks for ``packed`` states; they take a third of the memory.
+    ``packed`` states take a third of the memory; an engine unpacks an agent before playing its rounds.
     """
 
     def __init__(self, scenario: Scenario, simulation: Simulation, *, is_packed: bool = False) -> None:
@@ -33,7 +33,7 @@ class ExchangeDriver:
         self.recorder = simulation.recorder
         self.compiled_environment = lower(ENVIRONMENTS, environment)(environment)
         self.compiled_policy = compile_policy(policy, scenario.oracle, simulation.problem)
-        if self.compiled_policy.limits is not None:  # an oracle that misses something says so in the first round
+        if self.compiled_policy.limits is not None:  # let the oracle reject missing attributes
             items = environment.count_items(1)
             scenario.oracle.best(np.ones(items), environment.attributes(1, items))
         self.states = make_states(0 if is_packed else users, d)
@@ -55,7 +55,7 @@ class ExchangeDriver:
             self.load_ridge(agent, blank)
 
     def warm_up(self, sums: LogSums) -> None:
-        """Let the server and the agents begin with what a log taught, as ``warm_start.warm_up`` does."""
+        """Start the server and the agents with data of a log, as ``warm_start.warm_up`` does."""
         check_warm_start(self.server, sums)
         if self.policy.reply_rule.single_learner:
             _fill_buffer(self.states, 0, sums.total())
@@ -67,10 +67,10 @@ class ExchangeDriver:
         self.receive(downloads)
 
     def run_exchange(self, round_: int, agent: int, cause: Cause, fetched: tuple[Download, ...] = ()) -> None:
-        """Upload the buffer of an agent, and let every download take effect; ``fetched`` came before the round."""
+        """Upload the buffer of an agent and apply all downloads; ``fetched`` are those from before the round."""
         upload = self._upload(agent, cause)
         uploads = (upload, *(self._upload(collected, cause) for collected in self.server.agents_to_collect(upload)))
-        downloads = self.server.take(*uploads)  # these come from compiled agents, and need no check
+        downloads = self.server.take(*uploads)  # uploads of compiled agents need no check
         self.receive(downloads)
         uploads, downloads = self.server.reply_state.select_counted(uploads, fetched + downloads)
         self.recorder.record_exchange(round_, uploads, downloads, self.policy.reply_rule.download_cause)
@@ -89,7 +89,7 @@ class ExchangeDriver:
         return Upload(agent=agent, sequence=int(self.uploads[agent]), cause=cause, statistics=sent)
 
     def _restart(self, agent: int) -> Statistics:
-        """All data of the changed user of an agent; none where the simulation told it of the change."""
+        """Start over for a changed user; return its data, or none if the simulation reported the change."""
         if self.own_data is None:
             return Statistics.zero(self.problem.dimension)
         keeper = self._keep_own_data(agent, self.own_data)
@@ -98,19 +98,19 @@ class ExchangeDriver:
         return kept
 
     def _keep_own_data(self, agent: int, own_data: OwnData) -> OwnDataKeeper:
-        """The own data of an agent, in the memory of all agents'."""
+        """Return a keeper of an agent's own data, as a view of that of all agents."""
         return OwnDataKeeper(self.policy, self.problem.dimension, OwnData(*(array[agent] for array in own_data)))
 
-    def tell_changes(self, round_: int, news: list[tuple[int, int]]) -> None:
-        """Let a server that is told of changes hear of them: which agents, and to which clusters they belong now."""
-        for agent, cluster in news:
+    def report_changes(self, round_: int, changes: list[tuple[int, int]]) -> None:
+        """Report changed agents and their new clusters to a server that knows true clusters."""
+        for agent, cluster in changes:
             self.server.groups.set_true_cluster(agent, cluster)
             self.run_exchange(round_, agent, Cause.CHANGE)
 
     def receive(self, downloads: tuple[Download, ...]) -> None:
-        """Let agents decide with downloads from now on."""
+        """Apply downloads to their agents."""
         if self.own_data is not None:
-            nothing = Statistics.zero(self.problem.dimension)  # such agents are answered when they upload
+            nothing = Statistics.zero(self.problem.dimension)  # the buffer after an upload
             for download in downloads:
                 keeper = self._keep_own_data(download.agent, self.own_data)
                 believed = keeper.receive(download.statistics, nothing)
@@ -123,28 +123,28 @@ class ExchangeDriver:
             self.load_ridge(download.agent, ridges[key])
 
     def load_ridge(self, agent: int, ridge: Ridge, deviation: float = 1.0) -> None:
-        """Let an agent decide with ``ridge`` from now on, and with beta times ``deviation``."""
+        """Set the ridge with which an agent decides; ``deviation`` multiplies beta."""
         states, packed, sums = self.states, self.packed, ridge.statistics
-        if packed.counts.size:  # such an agent has just uploaded all that it had
+        if packed.counts.size:  # the buffer of such an agent is empty
             pack_sums(sums.gram, sums.moment, packed.download[agent])
             packed.numbers[agent] = self._compute_numbers(ridge, deviation)
             return
         states.gram[agent], states.moment[agent] = sums.gram, sums.moment
         states.theta[agent], states.root[agent] = ridge.theta, ridge.root
         states.numbers[agent] = self._compute_numbers(ridge, deviation)
-        # A push may come while the buffer holds data, whose widths by the new ridge were never added up.
+        # A push may arrive while the buffer holds data; the widths of that data under the new ridge are unknown.
         if states.counts[agent, arrays.ROUNDS] > 0:
             states.numbers[agent, arrays.SQUARED_WIDTHS] = np.inf
         if self.policy.personal:
             fit_personal(self.compiled_policy, arrays.select_agent(states, agent), self.personal, agent)
 
     def _compute_numbers(self, ridge: Ridge, deviation: float = 1.0) -> tuple[float, float, float, float]:
-        """``AgentState.numbers`` of an agent with this ridge and an empty buffer."""
+        """Return ``AgentState.numbers`` for this ridge and an empty buffer."""
         return ridge.log_det, deviation * self.policy.confidence.radius(ridge, self.problem), 0.0, 0.0
 
 
 def make_states(users: int, d: int) -> AgentState:
-    """The state of agents that have seen nothing, as arrays that compiled code reads and writes."""
+    """Make the state of agents without data."""
     moment, theta, buffer_moment = np.zeros((3, users, d))
     gram, root, buffer_gram = np.zeros((3, users, d, d))
     numbers, counts = np.zeros((users, 4)), np.zeros((users, 4), np.int64)
@@ -156,18 +156,18 @@ def _fill_buffer(states: AgentState, agent: int, statistics: Statistics) -> None
     states.buffer_gram[agent] += statistics.gram
     states.buffer_moment[agent] += statistics.moment
     states.counts[agent, : arrays.ARRIVALS] += statistics.count, statistics.clicks, statistics.rounds
-    states.numbers[agent, arrays.SQUARED_WIDTHS] = np.inf  # the widths of these were never added up
+    states.numbers[agent, arrays.SQUARED_WIDTHS] = np.inf  # unknown
 
 
 def make_packed_states(users: int, d: int) -> PackedStates:
-    """The same with half of each symmetric matrix, and without what an agent decides with."""
+    """Make packed states of agents without data."""
     width = d * (d + 1) // 2 + d
     download, buffer = np.zeros((users, width)), np.zeros((users, width))
     return PackedStates(download, buffer, np.zeros((users, 4)), np.zeros((users, 4), np.int64))
 
 
 def _take_packed_buffer(packed: PackedStates, agent: int, d: int) -> Statistics:
-    """Return the buffer of an agent, and empty it."""
+    """Return the buffer of a packed agent, and empty it."""
     gram, moment = np.empty((d, d)), np.empty(d)
     unpack_sums(packed.buffer[agent], gram, moment)
     packed.buffer[agent] = 0.0

@@ -1,7 +1,7 @@
-"""The exact engine: the same Trace as the reference, compiled.
+"""The exact engine: the Trace of the reference, from compiled code.
 
-Where an exchange reaches the agent that uploads alone, agents are played ahead (``event_driven``); elsewhere rounds
-are played in the order of time (``sequential``).
+If an exchange reaches only the uploading agent, agents play ahead (``event_driven``). Otherwise rounds are played in
+order of time (``sequential``).
 """
 
 import os
@@ -22,17 +22,17 @@ from fedcascade.simulation.exact.windows import make_driver_scratch
 from fedcascade.simulation.scenario import Progress, Scenario, Simulation, prepare_simulation
 from fedcascade.simulation.trace import Trace
 
-TURN = 512  # rounds of a run until it is the next one's turn; items of two turns are kept, about 8 MB
-MOST_USERS = 1_000  # in runs that take turns, because all of them are in memory at a time
+TURN = 512  # rounds of a run in each turn; the items of two turns are cached, about 8 MB
+MOST_USERS = 1_000  # in runs that take turns, which are all in memory at the same time
 
 
 def simulate(
     scenario: Scenario, *, progress: Progress | None = None, threads: int | None = None, window: int | None = None
 ) -> Trace:
-    """Run a scenario whose parts have compiled forms (see ``lowering.find_unsupported``).
+    """Run a scenario whose parts all have compiled forms (see ``lowering.find_unsupported``).
 
-    ``progress`` is called with 0 when all is compiled. ``threads`` are all cores if None; ``window`` is how many rounds
-    are played at a time, and adapts if None. The result depends on neither.
+    ``progress`` is called with 0 after compilation. The result depends neither on ``threads`` (all cores if None) nor
+    on ``window``, the number of rounds played at a time (adaptive if None).
     """
     threads = (os.cpu_count() or 1) if threads is None else threads
     report = progress or (lambda _: None)
@@ -50,7 +50,7 @@ def simulate(
 
 
 def _make_driver(scenario: Scenario, simulation: Simulation, *, is_packed: bool) -> ExchangeDriver:
-    """The agents and the server of a run before its first round, warm where the scenario says so."""
+    """Make the agents and the server of a run, with a warm start if the scenario has one."""
     driver = ExchangeDriver(scenario, simulation, is_packed=is_packed)
     if scenario.warm is not None:
         driver.warm_up(scenario.warm)
@@ -58,19 +58,19 @@ def _make_driver(scenario: Scenario, simulation: Simulation, *, is_packed: bool)
 
 
 def identify_items(scenario: Scenario) -> Hashable | None:
-    """What the items of a run depend on: runs with the same answer can take turns. None where a run plays alone."""
+    """Return a key of the items of a run; runs with equal keys can take turns. None if a run cannot."""
     if find_unsupported(scenario) is not None or scenario.clustered.users > MOST_USERS:
         return None
-    world, order = scenario.clustered, lower(REPLY_RULES, scenario.policy.reply_rule)
-    if order is not RoundOrder.BY_AGENT or world.catalogue.shape[1] > 0:
+    clustered, order = scenario.clustered, lower(REPLY_RULES, scenario.policy.reply_rule)
+    if order is not RoundOrder.BY_AGENT or clustered.catalogue.shape[1] > 0:
         return None
-    return int(world.seed), world.dimension, world.lifted, world.fewest_items, world.most_items
+    return int(clustered.seed), clustered.dimension, clustered.lifted, clustered.item_range
 
 
 def simulate_in_turns(scenarios: Sequence[Scenario], progress: Progress | None = None) -> list[Trace]:
-    """Run scenarios whose items are the same on one thread, in turns, so that items are drawn once for all of them.
+    """Run scenarios with the same items on one thread, in turns, so that items are drawn once.
 
-    ``progress`` counts the rounds of all scenarios. Their ``seconds`` are equal shares of the time that all took.
+    ``progress`` counts the rounds of all scenarios. Their ``seconds`` are equal shares of the total.
     """
     simulations = [prepare_simulation(scenario) for scenario in scenarios]
     drivers = [_make_driver(*both, is_packed=True) for both in zip(scenarios, simulations, strict=True)]

@@ -1,9 +1,8 @@
-"""The event-driven engine, for systems in which an exchange reaches the agent that uploads alone.
+"""The event-driven engine, for policies in which an exchange reaches only the uploading agent.
 
-Between two exchanges an agent's rounds depend on no other agent, so a window of rounds is played agent by agent, on
-all cores, each agent until it wants to upload. Those moments are events: a queue hands them, in the order of rounds,
-to the same ``federation.Server`` that the reference uses, and the agent that was answered plays on. Nothing is guessed
-and nothing is thrown away.
+Between two exchanges an agent's rounds depend on no other agent. So a window of rounds is played agent by agent, on
+all cores, each agent until its next upload. A queue passes the uploads, in order of rounds, to the same
+``federation.Server`` as in the reference, and the answered agent plays on.
 """
 
 import threading
@@ -34,7 +33,7 @@ SHORTEST_WINDOW = 64
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Agents whose rounds of a window are to be played, and how many of them some thread has begun with."""
+    """Agents whose rounds of a window are to be played, and the number of agents that threads have taken."""
 
     batch: Batch
     agents: Indices
@@ -42,24 +41,24 @@ class Task:
 
 
 class EventDrivenEngine:
-    """Plays agents ahead, window by window, and answers their uploads in the order of rounds.
+    """An engine that plays agents ahead, window by window, and answers their uploads in order of rounds.
 
-    The driver has packed states. ``pool`` has one thread less than ``threads``; a ``window`` of None adapts. The result
-    depends on none of them.
+    The driver has packed states, ``pool`` one thread less than ``threads``. A ``window`` of None is adaptive.
     """
 
     def __init__(
         self, scenario: Scenario, driver: ExchangeDriver, pool: ThreadPoolExecutor, threads: int, window: int | None
     ) -> None:
-        self.scenario, self.driver, self.pool, self.threads = scenario, driver, pool, threads
+        self.scenario, self.driver = scenario, driver
+        self.pool, self.threads = pool, threads
         self.window, self.length = window, SHORTEST_WINDOW
         self._workspace = threading.local()
 
     def play(self) -> Iterator[int]:
-        """Play all rounds, window by window; yields how many are done, while nothing is being played."""
+        """Play all rounds, window by window; yield the number of rounds done, between windows."""
         recorder = self.driver.recorder
         before = make_batch(self.driver, 1, 0)
-        # Plays nothing, but compiles everything, and compilation is not timed.
+        # An empty window compiles everything, so that compilation is not timed.
         now = self.play_window(before, before)
         recorder.start_clock()
         while before.last < recorder.rounds:
@@ -69,27 +68,26 @@ class EventDrivenEngine:
         yield before.last
 
     def play_window(self, now: Batch, before: Batch) -> Batch:
-        """Play a window agent by agent, settle the one before, and prepare the next, which is returned.
+        """Play a window agent by agent, settle the previous one, and return the next one.
 
-        Agents without an upload in the window before need not wait: other threads play on with them while this one
-        settles, and it joins them afterwards.
+        Other threads play the agents without an upload in the previous window while this thread settles it.
         """
         rounds = now.window.stop - now.window.cursor
-        # Agents with the most rounds come first, so that no thread begins a long task last.
+        # Agents with the most rounds come first, so that no thread starts a long task last.
         present = np.argsort(-rounds, kind="stable")[: np.count_nonzero(rounds)]
         first = now.window.first
-        news = list_cluster_changes(self.driver.server, self.driver.environment, first)
+        changes = list_cluster_changes(self.driver.server, self.driver.environment, first)
         newcomers = list_newcomers(self.scenario, first)
-        is_told = bool(news or newcomers)
-        if is_told:  # nobody may play on before all know
+        has_news = bool(changes or newcomers)
+        if has_news:  # apply these before any agent plays on
             self.settle(before)
-            self.driver.tell_changes(first, news)
+            self.driver.report_changes(first, changes)
             self.driver.receive(tuple(map(self.driver.server.answer, newcomers)))
             before = now
         waiting = before.window.upload_round[present] > 0
         free, late = Task(now, present[~waiting]), Task(now, present[waiting])
         helpers = self._start_helpers(free)
-        if not is_told:
+        if not has_news:
             self.settle(before)
         helpers += self._start_helpers(late)
         following = make_batch(self.driver, now.last + 1, self.window or self.length)
@@ -103,9 +101,9 @@ class EventDrivenEngine:
         return [self.pool.submit(self._advance, task) for _ in range(min(self.threads, task.agents.size) - 1)]
 
     def settle(self, batch: Batch) -> None:
-        """Answer every upload of a window in the order of rounds; then record its totals.
+        """Answer all uploads of a window in order of rounds, then record its totals.
 
-        An agent that was answered plays on until it uploads again or the window ends.
+        An answered agent plays on until its next upload or the end of the window.
         """
         window, events = batch.window, 0
         queue = [(int(window.upload_round[agent]), int(agent)) for agent in np.flatnonzero(window.upload_round)]
@@ -117,20 +115,20 @@ class EventDrivenEngine:
             self._advance(Task(batch, np.array([agent])))
             if window.upload_round[agent]:
                 heappush(queue, (int(window.upload_round[agent]), agent))
-        # After an exchange one thread alone plays on, for half of the rounds that an agent has in a window.
+        # After an exchange only one thread plays on, on average half of an agent's rounds in a window.
         alone = events * batch.arrivals.size / (2 * self.driver.environment.users)
         self.length = adapt_length(self.length, alone, self.threads, self.driver.environment.users)
         record_batch(self.driver, batch)
 
     def _advance(self, task: Task) -> None:
         if not hasattr(self._workspace, "memory"):  # of this thread
-            room = select_agent(make_states(1, self.driver.problem.dimension), 0)
-            self._workspace.memory = make_driver_scratch(self.driver), room
+            state = select_agent(make_states(1, self.driver.problem.dimension), 0)
+            self._workspace.memory = make_driver_scratch(self.driver), state
         advance_agents(task.batch.simulation, task.batch.window, task.agents, task.taken, *self._workspace.memory)
 
 
 def adapt_length(length: int, alone: float, threads: int, users: int) -> int:
-    """Double a window's length while one thread plays few of its rounds ``alone``, and halve it while it plays many."""
+    """Double a window's length if one thread plays few of its rounds ``alone``; halve it if it plays many."""
     if threads == 1 or 4 * alone * threads < length:
         return min(2 * length, max(LONGEST_WINDOW, ROUNDS_PER_USER * users))
     return max(length // 2, SHORTEST_WINDOW) if alone * threads > length else length

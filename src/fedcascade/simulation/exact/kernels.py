@@ -1,14 +1,14 @@
-"""What the exact engine compiles: the rounds of one agent after another, until each wants to upload.
+"""Compiled rounds of the exact engine: one agent after another, each until its next upload.
 
-Every number that decides something comes from the same compiled functions that the reference uses, in the
-same order, so lists, triggers and statistics are equal to the bit.
+All decisions use the compiled functions of the reference, in the same order, so lists, triggers and statistics are
+equal to the bit.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.environments import draws
-from fedcascade.environments.behaviours import CompiledBehaviour, apply_link, fade_weight, goes_on, looks_at
+from fedcascade.environments.behaviours import CompiledBehaviour, apply_link, fade_weight, is_continued, is_examined
 from fedcascade.federation.changes import CompiledDetection, follow_list
 from fedcascade.federation.own_data import OwnData
 from fedcascade.federation.rows import COUNTS
@@ -31,18 +31,18 @@ from fedcascade.simulation.exact.constrained import select_constrained
 from fedcascade.simulation.exact.ranking import compute_best_reward, compute_mean, select_list, select_pair_list
 from fedcascade.simulation.exact.screening import Indices, Scratch, load_decision, screen_items
 
-STEADY, WEIGHED, CHANGED = 0, 1, 2  # what an agent finds in its own data after a round
+STEADY, WEIGHED, CHANGED = 0, 1, 2  # results of follow_user
 _STEP = np.float32(GRID)
 
 
 @jit_no_refcount
 def advance_agents(
-    simulation: CompiledSimulation, window: Window, agents: Indices, taken: Indices, scratch: Scratch, room: AgentState
+    simulation: CompiledSimulation, window: Window, agents: Indices, taken: Indices, scratch: Scratch, slot: AgentState
 ) -> None:
-    """Play the rounds of each of ``agents`` until it wants to upload or the window ends.
+    """Play the rounds of each of ``agents`` until its next upload or the end of the window.
 
-    ``taken`` counts the agents that some thread has begun with; threads that share it share the agents. Each thread
-    has a ``scratch`` of its own, and a ``room`` in which the agent that it plays is unpacked.
+    Threads share the agents by ``taken``, the number of agents that some thread has started. Each thread has its own
+    ``scratch``, and a ``slot`` into which it unpacks an agent.
     """
     packed = simulation.packed
     environment, policy = simulation.environment, simulation.policy
@@ -50,7 +50,8 @@ def advance_agents(
     while place < agents.size:
         agent = agents[place]
         cursor, stop, fired = window.cursor[agent], window.stop[agent], -1
-        state, theta, margin = arrays.place_agent(room, packed, agent), environment.thetas[agent], 0.0
+        state = arrays.place_agent(slot, packed, agent)
+        theta, margin = environment.thetas[agent], 0.0
         if cursor < stop:
             for k in range(theta.size):
                 scratch.true_theta[k] = theta[k]
@@ -81,18 +82,27 @@ def follow_user(
     own: OwnData | None, detection: CompiledDetection | None, trust: CompiledTrust | None,
     simulation: CompiledSimulation, agent: int, state: AgentState, scratch: Scratch, seen: tuple[int, int],
 ) -> int:  # fmt: skip
-    """Let an agent look for a change of its user after a round, and weigh others' data, as ``Agent`` does.
+    """Detect a change of the user after a round, and weigh other users' data, as ``Agent`` does.
 
-    ``seen`` is what ``play_round`` returned.
+    ``seen`` is the result of ``play_round``.
     """
     if own is None:
         return STEADY
     mine = OwnData(
-        own.total[agent], own.blocks[agent], own.levels[agent], own.used[agent], own.since[agent],
-        own.others_gram[agent], own.others_moment[agent], own.cusum[agent], own.weight[agent], own.noise[agent],
+        own.total[agent],
+        own.blocks[agent],
+        own.levels[agent],
+        own.used[agent],
+        own.since[agent],
+        own.others_gram[agent],
+        own.others_moment[agent],
+        own.cusum[agent],
+        own.weight[agent],
+        own.noise[agent],
         own.deviation[agent],
-    )  # fmt: skip
-    (click, examined), counts = seen, mine.total.size - COUNTS
+    )
+    click, examined = seen
+    counts = mine.total.size - COUNTS
     if follow_list(mine, detection, scratch.listed_features, examined, click, state.theta, state.root):
         return CHANGED
     moment = mine.total[counts - state.theta.size : counts]
@@ -120,8 +130,8 @@ def _weigh_if_due(
 
 @jit_inline
 def prepare_decision(policy: CompiledPolicy, state: AgentState, scratch: Scratch) -> float:
-    """Load what an agent decides with; returns the margin of its single-precision scores."""
-    bound_width = np.inf  # to find it would take longer than it saves in a single round
+    """Load an agent's decision; return the error margin of its single-precision scores."""
+    bound_width = np.inf  # a bound does not pay for a single round
     if policy.every_round:
         _solve_decision(policy, state, scratch)
     else:
@@ -133,7 +143,7 @@ def prepare_decision(policy: CompiledPolicy, state: AgentState, scratch: Scratch
 
 @jit_inline
 def _bound_width(state: AgentState, scratch: Scratch) -> float:
-    """``linear.bound_width``; infinite where most scores are clipped at 1, so that a bound would spare no width."""
+    """Return ``linear.bound_width``, or infinity if most scores are clipped at 1, so that a bound would not pay."""
     squares = 0.0
     for j in range(state.theta.size):
         for k in range(j + 1):
@@ -144,7 +154,7 @@ def _bound_width(state: AgentState, scratch: Scratch) -> float:
 
 @jit_inline
 def _solve_decision(policy: CompiledPolicy, state: AgentState, scratch: Scratch) -> None:
-    """DownloadAndBuffer: solve the ridge of both together, by the same steps as ``Ridge``."""
+    """Solve the ridge of download and buffer, in the steps of ``Ridge``."""
     gram, moment = scratch.upper, scratch.moment
     for k in range(moment.size):
         moment[k] = state.moment[k] + state.buffer_moment[k]
@@ -157,7 +167,7 @@ def _solve_decision(policy: CompiledPolicy, state: AgentState, scratch: Scratch)
 
 @jit_inline
 def factorise_with_buffer(lambda_: float, state: AgentState, upper: NDArray[np.float64]) -> None:
-    """Write the upper Cholesky factor of lambda I plus the gram of download and buffer into ``upper``."""
+    """Write the upper Cholesky factor of lambda I plus the grams of download and buffer into ``upper``."""
     for k in range(upper.shape[0]):
         for j in range(upper.shape[0]):
             upper[k, j] = state.gram[k, j] + state.buffer_gram[k, j]
@@ -170,10 +180,9 @@ def play_round(
     environment: CompiledEnvironment, policy: CompiledPolicy, theta: linear.Vector, state: AgentState, window: Window,
     scratch: Scratch, t: int, margin: float,
 ) -> tuple[int, int]:  # fmt: skip
-    """Play one round: draw the items, select the list, click, learn, count the regret.
+    """Play one round; return the first click, or -1, and the number of examined items.
 
-    Return the first click, or -1, and how many items were examined. SQUARED_WIDTHS stays at or above the sum of the
-    buffer's squared widths.
+    SQUARED_WIDTHS remains an upper bound of the sum of the buffer's squared widths.
     """
     listed, best = choose_list(environment, policy, None, theta, state, scratch, t, margin)
     click, examined = show_list(environment, policy, theta, window, scratch, t, listed, best)
@@ -194,10 +203,11 @@ def choose_list(
 ) -> tuple[int, float]:  # fmt: skip
     """Draw the items of a round, and write the list of an agent into ``scratch.selected``.
 
-    ``own_root`` is that of the agent's personal part, None where it has none; ``theta`` is the user's. Return the
-    length of the list and the reward of the best one.
+    ``own_root`` belongs to the agent's personal part, if it has one; ``theta`` is the user's. Return the length of the
+    list and the reward of the best list.
     """
-    seed, beta, items = environment.seed, state.numbers[arrays.BETA], draw_items(environment, scratch, t)
+    seed, beta = environment.seed, state.numbers[arrays.BETA]
+    items = draw_items(environment, scratch, t)
     listed, best = select_constrained(policy.limits, environment, state, own_root, theta, scratch, t, items)
     if listed < 0:
         listed = min(policy.length, items)
@@ -212,8 +222,9 @@ def choose_list(
 
 @jit_inline
 def draw_items(environment: CompiledEnvironment, scratch: Scratch, t: int) -> int:
-    """Fill ``scratch.columns`` with the items of a round, drawn or from the cache; returns how many there are."""
-    seed, columns, cache = environment.seed, scratch.columns[: scratch.listed_features.shape[1]], environment.cache
+    """Fill ``scratch.columns`` with the items of a round, drawn or cached; return their number."""
+    seed, cache = environment.seed, environment.cache
+    columns = scratch.columns[: scratch.listed_features.shape[1]]
     items = draws.count_items(seed, t, environment.fewest_items, environment.most_items)
     if cache.rounds.size == 0:
         draws.draw_items_into(seed, t, columns, environment.lifted, environment.catalogue, scratch.draft)
@@ -236,9 +247,9 @@ def show_list(
     environment: CompiledEnvironment, policy: CompiledPolicy, theta: linear.Vector, window: Window, scratch: Scratch,
     t: int, listed: int, best: float,
 ) -> tuple[int, int]:  # fmt: skip
-    """Let the user see the list; returns the position of the first click, or -1, and how many items were examined.
+    """Show the list to the user; return the position of the first click, or -1, and the number of examined items.
 
-    ``scratch.listed_features`` gets the features of those; ``best`` is the reward of the best list.
+    ``scratch.listed_features`` gets the features of examined items; ``best`` is the reward of the best list.
     """
     selected = scratch.selected[:listed]
     click, last, missed = _click_list(environment.behaviour, environment, theta, scratch, t, listed)
@@ -264,10 +275,10 @@ def _click_list(
     behaviour: CompiledBehaviour | None, environment: CompiledEnvironment, theta: linear.Vector, scratch: Scratch,
     t: int, listed: int,
 ) -> tuple[int, int, float]:  # fmt: skip
-    """Let a user look at the list; returns the first and the last click, or -1 and -1, and the chance of none.
+    """Draw the clicks on a list; return the first and last click, or -1 and -1, and the probability of no click.
 
-    Where users follow the cascade, ``behaviour`` is None, and numba compiles the cascade alone. Others leave their
-    clicks in ``scratch.clicked``, by the steps of ``mark_clicks``.
+    For the cascade, ``behaviour`` is None, and numba compiles no other model. Other models write all clicks into
+    ``scratch.clicked``, in the steps of ``mark_clicks``.
     """
     seed, link = environment.seed, environment.link
     first, last, missed, stays = -1, -1, 1.0, True
@@ -280,11 +291,11 @@ def _click_list(
                 first = last = position
         else:
             is_clicked = stays and streams.uniform(seed, streams.CLICK, t, item) < weight
-            is_clicked = is_clicked and looks_at(behaviour, seed, t, position)
+            is_clicked = is_clicked and is_examined(behaviour, seed, t, position)
             scratch.clicked[position] = is_clicked
             if is_clicked:
                 first, last = position if first < 0 else first, position
-                stays = goes_on(behaviour, seed, t, position, weight)
+                stays = is_continued(behaviour, seed, t, position, weight)
     return first, last, missed
 
 
@@ -293,7 +304,7 @@ def _add_other_clicks(
     behaviour: CompiledBehaviour | None, moment: linear.Vector, gammas: linear.Vector | None, scratch: Scratch,
     first: int, examined: int,
 ) -> int:  # fmt: skip
-    """Learn from all clicks after the ``first``, as ``Statistics.observe`` does; returns how many clicks there were."""
+    """Add all clicks after the ``first`` to ``moment``, as ``Statistics.observe`` does; return the number of clicks."""
     clicks = int(first >= 0)
     if behaviour is not None:
         for position in range(first + 1, examined):
@@ -307,7 +318,7 @@ def _add_other_clicks(
 
 @jit_inline
 def count_round(state: AgentState, examined: int, clicks: int) -> None:
-    """Count a round; after a click, the rest of its list counts as another one (``Examination.rounds``)."""
+    """Count a round; the rest of a list after a click counts as another round (``Examination.rounds``)."""
     state.counts[arrays.EXAMINED] += examined
     state.counts[arrays.CLICKS] += clicks
     state.counts[arrays.ROUNDS] += max(1, clicks)
@@ -316,7 +327,7 @@ def count_round(state: AgentState, examined: int, clicks: int) -> None:
 
 @jit_inline
 def find_trigger(seed: np.uint64, policy: CompiledPolicy, state: AgentState, scratch: Scratch, t: int) -> int:
-    """The kind of the first trigger that fires, or -1."""
+    """Return the kind of the first trigger that fires, or -1."""
     for place in range(policy.triggers.size):
         kind, level = int(policy.triggers[place]), policy.levels[place]
         if kind == arrays.DETERMINANT and _has_grown(policy, state, scratch, place):
@@ -334,24 +345,24 @@ def find_trigger(seed: np.uint64, policy: CompiledPolicy, state: AgentState, scr
 def find_trigger_of(
     seed: np.uint64, policy: CompiledPolicy, states: AgentState, agent: int, scratch: Scratch, t: int
 ) -> int:
-    """The kind of the first trigger of ``agent`` that fires, or -1; for callers in Python."""
+    """Return the kind of the first trigger of ``agent`` that fires, or -1; for callers in Python."""
     return find_trigger(seed, policy, arrays.view_agent(states, agent), scratch, t)
 
 
 @jit_inline
 def is_drawn(seed: np.uint64, p_scale: float, t: int) -> bool:
-    """Whether round t is one of random exchanges: p < p_t."""
+    """Draw whether round t has a random exchange: p < p_t."""
     return bool(streams.uniform(seed, streams.AUXILIARY, t, 0) < compute_auxiliary_probability(p_scale, t))
 
 
 @jit_inline
 def _has_grown(policy: CompiledPolicy, state: AgentState, scratch: Scratch, place: int) -> bool:
-    """ln det(Sigma + Sigma_loc) - ln det(Sigma) > level.
+    """Return whether ln det(Sigma + Sigma_loc) - ln det(Sigma) > level.
 
     With M = Sigma^-1/2 Sigma_loc Sigma^-1/2, ln det(I + M) <= d ln(1 + tr M / d), and tr M is at most SQUARED_WIDTHS
-    while decisions are made with the download. So the determinant is looked at only when that may pass the
-    level; if it has not, every further item adds at most its squared width to it, and SQUARED_WIDTHS is set so that
-    the next look comes when those could make up for what is missing.
+    while decisions use the download. So the determinant is computed only when that bound may exceed the level. If it
+    does not, each further item adds at most its squared width, and SQUARED_WIDTHS is set to the bound minus the missing
+    growth.
     """
     if not policy.every_round and state.numbers[arrays.SQUARED_WIDTHS] < policy.bounds[place]:
         return False

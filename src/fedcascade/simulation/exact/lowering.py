@@ -1,7 +1,7 @@
-"""Lowering: the compiled form of every part that the exact engine knows, one table per kind of part.
+"""Compiled forms of the parts of a scenario, in one table per kind of part.
 
-A part without a row is not known: ``find_unsupported`` names it, and ``lower`` raises. Tables go by the exact type,
-because a subclass may override what its row leaves out. A subclass that does not can be given its parent's row:
+Parts without a row are unsupported: ``find_unsupported`` names them, and ``lower`` raises. Tables use the exact type,
+because a subclass may override compiled methods. Register a subclass that does not by its parent's row:
 ``ENVIRONMENTS[Shop] = ENVIRONMENTS[Synthetic]``.
 """
 
@@ -39,29 +39,34 @@ Compiled = TypeVar("Compiled")
 
 
 class RoundOrder(Enum):
-    """In which order rounds are played, which depends on whom an exchange reaches."""
+    """The order in which rounds are played."""
 
-    BY_AGENT = "an exchange reaches the agent that uploads alone: each plays ahead until it wants to upload"
+    BY_AGENT = "an exchange reaches only the uploading agent: each agent plays ahead until its next upload"
     BY_TIME = "an exchange may reach other agents: rounds are played one after another"
     ON_ARRIVAL = "an agent asks the server before every round: rounds are played one after another"
 
 
 class LoweredTrigger(NamedTuple):
-    """The kind of a trigger, as ``arrays`` numbers them, and its constant."""
+    """A kind of trigger, a constant of ``arrays``, and its level."""
 
     kind: int
     level: float
 
 
 def _lower_clustered(environment: Clustered) -> arrays.CompiledEnvironment:
-    items = environment.fewest_items, environment.most_items
     behaviour = environment.behaviour
     return arrays.CompiledEnvironment(
-        environment.seed, environment.lifted, *items, environment.thetas, environment.catalogue, environment.categories,
-        arrays.ItemCache(np.zeros(0, np.int64), np.zeros((0, 0), np.int16)),
-        None if behaviour is None else behaviour.compile(environment.most_items),
-        environment.link,
-    )  # fmt: skip
+        seed=environment.seed,
+        lifted=environment.lifted,
+        fewest_items=environment.fewest_items,
+        most_items=environment.most_items,
+        thetas=environment.thetas,
+        catalogue=environment.catalogue,
+        categories=environment.categories,
+        cache=arrays.ItemCache(np.zeros(0, np.int64), np.zeros((0, 0), np.int16)),
+        behaviour=None if behaviour is None else behaviour.compile(environment.most_items),
+        link=environment.link,
+    )
 
 
 def _lower_growth(trigger: triggers.Determinant | triggers.Ratio) -> list[LoweredTrigger]:
@@ -69,7 +74,7 @@ def _lower_growth(trigger: triggers.Determinant | triggers.Ratio) -> list[Lowere
 
 
 def _lower_fixed_beta(confidence: Confidence, lambda_: float, problem: ProblemSize) -> BetaTerms:
-    """A beta that does not depend on the data."""
+    """Return a beta that does not depend on data."""
     return BetaTerms(confidence.radius(Ridge(Statistics.zero(problem.dimension), lambda_), problem), 0.0, 0.0)
 
 
@@ -84,7 +89,7 @@ ORACLES: dict[type, Callable[[Any], CompiledLimits | None]] = {
     PlackettLuce: lambda oracle: CompiledLimits(0, np.inf, oracle.length, oracle.kind, oracle.level),
     EpsilonMixed: lambda oracle: CompiledLimits(0, np.inf, oracle.length, oracle.kind, oracle.level),
 }
-# Whether an agent decides anew in every round.
+# Whether an agent solves for its decision in each round.
 DECISIONS: dict[type, bool] = {LastDownload: False, DownloadAndBuffer: True}
 TRIGGERS: dict[type, Callable[[Any], list[LoweredTrigger]]] = {
     triggers.Determinant: _lower_growth,
@@ -120,7 +125,7 @@ DETECTIONS: dict[type, Callable[[Any], CompiledDetection | None]] = {
     type(None): lambda _: None,
     ChangeDetection: ChangeDetection.compile,
 }
-# Whether agents have a personal part beside the one that all share.
+# Whether agents have a personal part beside the shared one.
 PERSONAL_PARTS: dict[type, bool] = {type(None): False, AlternatingMinimisation: True}
 CONFIDENCES: dict[type, Callable[[Any, float, ProblemSize], BetaTerms]] = {
     Constant: _lower_fixed_beta,
@@ -130,7 +135,7 @@ CONFIDENCES: dict[type, Callable[[Any, float, ProblemSize], BetaTerms]] = {
 
 
 def find_unsupported(scenario: Scenario) -> str | None:
-    """The first part, or combination of parts, that the exact engine does not know, in words; None if there is none."""
+    """Describe the first unsupported part, or combination of parts; None if all are supported."""
     return next(_list_unsupported(scenario), None)
 
 
@@ -155,26 +160,26 @@ def _list_unsupported(scenario: Scenario) -> Iterator[str]:
     fits = type(policy.reply_rule) in (Lagging, OneLearner) and isinstance(policy.decision, DownloadAndBuffer)
     if policy.personal and not fits:
         yield "personal part beside such a reply rule or decision"
-    # A synchronisation is looked for after all other triggers, and where rounds are played in the order of time alone.
+    # Synchronisations are checked after all other triggers, and only when rounds are played in order of time.
     by_time = REPLY_RULES.get(type(policy.reply_rule)) is RoundOrder.BY_TIME
     if any(isinstance(trigger, triggers.SyncBudget) for trigger in (joined[:-1] if by_time else joined)):
         yield "trigger SyncBudget in such a place"
 
 
 def _explain_subclass(part: object, name: str, table: Mapping[type, object]) -> str:
-    """What to do about a part whose parent has a row."""
+    """Explain how to register a part whose parent has a row."""
     parent = next((parent for parent in type(part).__mro__ if parent in table), None)
     if parent is None:
         return ""
     own, row = type(part).__name__, parent.__name__
     return (
-        f" (a subclass of {row} that may override what is compiled; if it does not, say so with "
+        f" (a subclass of {row} that may override compiled methods; if it does not, register it by "
         f"fedcascade.simulation.exact.lowering.{name}[{own}] = {name}[{row}])"
     )
 
 
 def _needs_beta_terms(policy: Policy) -> bool:
-    """Whether compiled code computes beta; elsewhere it comes with the download, and any Confidence will do."""
+    """Return whether compiled code computes beta; otherwise beta comes with the download."""
     return (
         isinstance(policy.decision, DownloadAndBuffer)
         or isinstance(policy.reply_rule, OnArrival)
@@ -183,21 +188,21 @@ def _needs_beta_terms(policy: Policy) -> bool:
 
 
 def lower(table: Mapping[type, Compiled], part: object) -> Compiled:
-    """The row of a part; raises where there is none."""
+    """Return the row of a part; raise if there is none."""
     if type(part) not in table:
         raise NotImplementedError(f"the exact engine has no compiled form of {type(part).__name__}")
     return table[type(part)]
 
 
 def list_triggers(trigger: triggers.Trigger) -> list[triggers.Trigger]:
-    """The triggers that are joined by ``|``, in order."""
+    """Return the triggers that are joined by ``|``, in order."""
     if type(trigger) is triggers.AnyOf:
         return list_triggers(trigger.first) + list_triggers(trigger.second)
     return [trigger]
 
 
 def compile_policy(policy: Policy, oracle: Oracle, problem: ProblemSize) -> arrays.CompiledPolicy:
-    """A policy as arrays and numbers."""
+    """Compile a policy to arrays and numbers."""
     lowered = merge_determinants(lower_triggers(policy.trigger))
     budgets = [trigger.level for trigger in lowered if trigger.kind == arrays.SYNCHRONISATION]
     checked = [trigger for trigger in lowered if trigger.kind != arrays.SYNCHRONISATION]
@@ -225,12 +230,12 @@ def compile_policy(policy: Policy, oracle: Oracle, problem: ProblemSize) -> arra
 
 
 def lower_triggers(trigger: triggers.Trigger) -> list[LoweredTrigger]:
-    """All triggers that are joined in ``trigger``, lowered, in order."""
+    """Return the compiled forms of all triggers that are joined in ``trigger``, in order."""
     return [lowered for part in list_triggers(trigger) for lowered in lower(TRIGGERS, part)(part)]
 
 
 def merge_determinants(lowered: list[LoweredTrigger]) -> list[LoweredTrigger]:
-    """Of several determinant triggers only the one with the lowest level, which fires first, in the first's place."""
+    """Replace several determinant triggers by the one with the lowest level, which fires first."""
     lowest = min((level for kind, level in lowered if kind == arrays.DETERMINANT), default=0.0)
     merged = [LoweredTrigger(kind, lowest if kind == arrays.DETERMINANT else level) for kind, level in lowered]
     return list(dict.fromkeys(merged))

@@ -1,7 +1,7 @@
-"""Compiling ahead: on a fresh machine the exact engine's code is compiled once, in two processes at a time.
+"""Precompilation of the exact engine, in two processes at the same time.
 
-Numba keeps what it compiled on disk, where other processes find it. Loops over rounds and what happens around them have
-nothing in common, so two processes can compile them at the same time.
+Numba caches compiled code on disk. The loops over rounds and the code around them share nothing, so two processes can
+compile them in parallel.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,22 +34,22 @@ _USERS, _DIMENSION = 2, 3
 
 
 def list_steps(policies: Sequence[Policy]) -> list[Step]:
-    """What has to be compiled for runs of policies; the steps may be taken in processes of their own."""
+    """Return the steps that compile the code for policies; each may run in its own process."""
     return [partial(compile_loops, policies), partial(compile_around, policies)]
 
 
 def compile_loops(policies: Sequence[Policy]) -> None:
-    """Compile the loops over rounds that these policies need, which takes longer than everything around them."""
+    """Compile the loops over rounds of these policies."""
     d, none = _DIMENSION, np.zeros(0, np.int64)
     history = OneChange(np.zeros(_USERS, np.int64), np.zeros((_USERS, d)))
-    world = Clustered(ClusteredOptions(items=4), seed=0, history=history, lifted=True)
+    clustered = Clustered(ClusteredOptions(items=4), seed=0, history=history, lifted=True)
     personal = arrays.PersonalState(np.zeros((0, d, d)), np.zeros((0, d)), np.zeros((0, d, d)))
     numbers, flags = np.zeros(1, np.int64), np.zeros(1, np.bool_)
     results = np.zeros(1), flags, numbers, np.zeros((0, 1), np.int32), np.ones((0, 1))
     window = arrays.Window(1, numbers, numbers, numbers, numbers, numbers, *results)
     problem = ProblemSize(users=_USERS, dimension=d, list_length=1, rounds=2)
     states, scratch = make_states(_USERS, d), make_scratch(d, 4, 1)
-    packed, environment = make_packed_states(_USERS, d), lowering.ENVIRONMENTS[Synthetic](world)
+    packed, environment = make_packed_states(_USERS, d), lowering.ENVIRONMENTS[Synthetic](clustered)
     by_agent = [policy for policy in policies if _get_order(policy) is RoundOrder.BY_AGENT]
     for trust, changes in dict.fromkeys((policy.trust, policy.changes) for policy in by_agent):
         shape = replace(POLICIES["fedind"], trust=trust, changes=changes)
@@ -68,10 +68,10 @@ def _get_order(policy: Policy) -> RoundOrder | None:
 
 
 def compile_around(policies: Sequence[Policy]) -> None:
-    """Compile what happens between rounds: who arrives, estimates, and the servers of these policies."""
+    """Compile the code between rounds: arrivals, estimates and the servers of these policies."""
     for policy in policies:
-        world = Synthetic(users=_USERS, clusters=1, dimension=_DIMENSION, items=4)
-        scenario = Scenario(world, policy, 2, TopK(length=1), checkpoints=1)
+        environment = Synthetic(users=_USERS, clusters=1, dimension=_DIMENSION, items=4)
+        scenario = Scenario(environment, policy, 2, TopK(length=1), checkpoints=1)
         if lowering.find_unsupported(scenario) is None:
             by_agent = lowering.REPLY_RULES[type(policy.reply_rule)] is RoundOrder.BY_AGENT
             driver = ExchangeDriver(scenario, prepare_simulation(scenario), is_packed=by_agent)
@@ -83,7 +83,7 @@ def compile_around(policies: Sequence[Policy]) -> None:
 
 
 def _exchange_data(policy: Policy) -> None:
-    """Let users alike upload data, in turns, until the server has grouped them: an upload without data is ignored."""
+    """Upload data of two clusters of users, until the server has grouped them."""
     server = Server(policy=policy, agents=8, dimension=_DIMENSION)
     seen = Statistics(50.0 * np.eye(_DIMENSION), np.array([40.0, 10.0, 25.0]), 150, 75, 150)
     other = Statistics(seen.gram, seen.moment[::-1].copy(), 150, 75, 150)

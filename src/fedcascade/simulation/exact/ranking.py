@@ -1,7 +1,7 @@
-"""Compiled selection of a list: single precision says what cannot be in it, the reference's arithmetic decides.
+"""Compiled selection of a list: single precision rules out items, the reference's arithmetic ranks the rest.
 
-Nothing here is approximate in effect. A list is taken from single-precision scores only where they are
-further apart than they can be wrong; everything closer is scored again, to the bit as the reference does.
+Lists are exact. Single-precision scores order two items only if they differ by more than their errors; closer items
+are scored again, equal to the reference to the bit.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ from fedcascade.simulation.exact.screening import Indices, Scratch, Singles, bou
 def select_list(
     seed: np.uint64, t: int, items: int, theta: Vector, root: Matrix, beta: float, margin: float, scratch: Scratch
 ) -> None:
-    """Write the list that the reference would show into ``scratch.selected``."""
+    """Write the list of the reference into ``scratch.selected``."""
     floor = min(scratch.reached[screening.SCORE], 1.0) - 2.0 * margin
     candidates = scratch.candidates[: collect_reaching(scratch.score, items, floor, scratch.candidates)]
     value = scratch.value[: candidates.size]
@@ -38,7 +38,7 @@ def select_list(
 def select_pair_list(
     seed: np.uint64, t: int, items: int, theta: Vector, root: Matrix, own_root: Matrix, beta: float, scratch: Scratch
 ) -> None:
-    """Write the list of an agent with a personal part into ``scratch.selected``: every item is scored exactly."""
+    """Write the list of an agent with a personal part into ``scratch.selected``, from exact scores of all items."""
     value, exact_score = scratch.value[:items], scratch.exact_score
     for first in range(0, items, simd.LANES):
         lanes = min(simd.LANES, items - first)
@@ -54,8 +54,8 @@ def select_pair_list(
 
 @jit_inline
 def _draw_ties(seed: np.uint64, t: int, items: int, candidates: Indices, scratch: Scratch) -> None:
-    """Draw the candidates' tie-breaks; where there are many, those of all items together."""
-    many = candidates.size > screening.FEW
+    """Draw the tie-breaks of candidates; of all items together if there are many candidates."""
+    many = candidates.size > screening.FEW_CANDIDATES
     if many:
         streams.draw_words_into(seed, streams.TIE, t, scratch.tie_words[:items], scratch.draft)
     for place in range(candidates.size):
@@ -65,7 +65,7 @@ def _draw_ties(seed: np.uint64, t: int, items: int, candidates: Indices, scratch
 
 @jit_inline
 def compute_mean(theta: Vector, columns: Singles, item: int) -> float:
-    """Return <theta, x> of one item, to the bit as ``linear.compute_means``."""
+    """Return <theta, x> of one item, equal to ``linear.compute_means`` to the bit."""
     mean = 0.0
     for k in range(theta.size):
         mean += theta[k] * columns[k, item]
@@ -74,7 +74,7 @@ def compute_mean(theta: Vector, columns: Singles, item: int) -> float:
 
 @jit_inline
 def compute_attraction(theta: Vector, columns: Singles, item: int) -> float:
-    """Return the probability of a click on one item where there is no link: <theta, x>, clipped to [0, 1]."""
+    """Return the click probability of one item without a link: <theta, x>, clipped to [0, 1]."""
     return min(max(compute_mean(theta, columns, item), 0.0), 1.0)
 
 
@@ -82,9 +82,9 @@ def compute_attraction(theta: Vector, columns: Singles, item: int) -> float:
 def compute_best_reward(
     behaviour: CompiledBehaviour | None, link: Logistic | None, theta: Vector, items: int, length: int, scratch: Scratch
 ) -> float:
-    """The reward of the best list for known weights; single precision says which items can be in it.
+    """Return the reward of the best list for true weights; single precision rules out items.
 
-    A link rises with <theta, x>, so the items with the highest means have the highest weights.
+    Links are increasing, so the items with the highest means have the highest weights.
     """
     margin = bound_error(theta.size, 1.0)  # ||theta|| is at most 1
     floor = scratch.reached[screening.TRUTH] - 2.0 * margin
@@ -103,12 +103,12 @@ def compute_best_reward(
 def _rescore_close(
     theta: Vector, root: Matrix, beta: float, margin: float, candidates: Indices, value: Vector, scratch: Scratch
 ) -> bool:
-    """Score exactly what is too close to call; returns whether there may be ties."""
+    """Compute exact scores of items that are too close; return whether there may be ties."""
     close, clipped = 0, 0
     for place in range(candidates.size):
         if scratch.score[candidates[place]] > 1.0 + margin:
             clipped += 1
-        elif candidates.size > screening.FEW or _has_neighbour(value, place, 2.0 * margin):
+        elif candidates.size > screening.FEW_CANDIDATES or _has_neighbour(value, place, 2.0 * margin):
             scratch.close[close] = place
             close += 1
     for first in range(0, close, simd.LANES):
@@ -125,7 +125,7 @@ def _rescore_close(
 
 @jit_inline
 def _has_neighbour(value: Vector, place: int, distance: float) -> bool:
-    """Whether another value is so close that single precision cannot order the two."""
+    """Return whether another value is within ``distance``."""
     for neighbour in range(value.size):
         if neighbour != place and abs(value[neighbour] - value[place]) <= distance:
             return True

@@ -1,7 +1,6 @@
-"""Compiled screening: scores of a round's items in single precision, to find those that may be in its list.
+"""Compiled screening: single-precision scores of a round's items, to find those that may be in the list.
 
-Most items are far from the list. Where a bound on an agent's widths is known, not even the widths of those need to be
-computed: a mean and that bound are enough.
+Most items are far from the list. If a bound on an agent's widths is known, their widths need not be computed.
 """
 
 from typing import Any, NamedTuple
@@ -15,22 +14,22 @@ from fedcascade.numerics.linear import Matrix, Vector
 
 Indices = NDArray[np.int64]
 Singles = NDArray[np.float32]
-FEW = 16  # up to so many candidates are compared and get tie-breaks one by one
-TRUTH, SCORE = 0, 1  # places in Scratch.reached
-ROOT_ROWS = 4  # so many rows of the root are multiplied at a time
-WORTHWHILE_SHARE = 4  # a bound spares time if it leaves at most one item of so many
+FEW_CANDIDATES = 16  # up to this many candidates are compared and get tie-breaks one by one
+TRUTH, SCORE = 0, 1  # indices into Scratch.reached
+ROOT_ROWS = 4  # rows of the root that are multiplied at a time
+WORTHWHILE_SHARE = 4  # a bound pays if it leaves at most 1 of 4 items
 _ZERO, _LOWEST = np.float32(0.0), np.float32(-np.inf)
 _NOT_YET = np.float32(-1.0)  # a squared width that was not computed
 _BIT = np.uint64(1)
-FLOOR = -1e30  # every score reaches it; the padding, which is -inf, does not
+FLOOR = -1e30  # below all scores, above the padding of -inf
 
 
 class Scratch(NamedTuple):
-    """Workspace for one round of one thread. Rows of items are padded to whole lanes, factors with zeros."""
+    """The workspace of a thread for one round. Rows of items are padded to whole lanes, factors with zeros."""
 
     draft: streams.WordBuffer
-    columns: Singles  # the items' features, one column per item
-    flat_columns: Singles  # the memory of ``columns``, row after row
+    columns: Singles  # features, one column per item
+    flat_columns: Singles  # the memory of ``columns``, row by row
     true_mean: Singles
     mean: Singles
     score: Singles
@@ -38,10 +37,10 @@ class Scratch(NamedTuple):
     theta: Singles
     slope: Singles  # a squared width is at most bound_width + (last coordinate) <slope, x>
     bound_width: NDArray[np.float64]
-    root: Singles  # row after row
-    root_columns: Singles  # the root's columns, one after another
+    root: Singles  # row by row
+    root_columns: Singles  # column by column
     true_theta: Singles
-    reached: NDArray[np.float64]  # a true mean and a score that enough items reach
+    reached: NDArray[np.float64]  # a true mean (TRUTH) and a score (SCORE) that enough items reach
     best: NDArray[np.float64]
     candidates: Indices
     value: NDArray[np.float64]
@@ -54,13 +53,13 @@ class Scratch(NamedTuple):
     tie_words: NDArray[np.uint32]
     ties: NDArray[np.uint32]
     selected: NDArray[np.intp]  # the list
-    chances: NDArray[np.float64]  # of each of its items given those above, where lists are chosen by chance
+    chances: NDArray[np.float64]  # propensity of each listed item given those above it, with exploration
     listed_features: Singles
-    clicked: NDArray[np.bool_]  # which positions of the list, by users who may click several
+    clicked: NDArray[np.bool_]  # clicked positions, for models with several clicks
 
 
 def make_scratch(dimension: int, most_items: int, length: int) -> Scratch:
-    """Workspace for the largest round there can be."""
+    """Make the workspace for the largest possible round."""
     items, rows = _pad(most_items, simd.MASK_BITS), dimension + dimension % 2
     width = _pad(most_items, simd.LANES)
     flat = _allocate(rows * width)
@@ -99,22 +98,22 @@ def make_scratch(dimension: int, most_items: int, length: int) -> Scratch:
 
 @jit_within
 def _pad(count: int, to: int) -> int:
-    """The next multiple of ``to``."""
+    """Round ``count`` up to a multiple of ``to``."""
     return (count + to - 1) // to * to
 
 
 def _allocate(count: int) -> Singles:
-    """``count`` zeros that begin at a cache line, with one vector of zeros behind them."""
+    """Allocate ``count`` zeros at a cache line, followed by one vector of zeros."""
     return simd.align_to_cache_line(np.zeros(count + simd.LANES, np.float32))
 
 
 @jit_inline
 def load_decision(theta: Vector, root: Matrix, beta: float, bound_width: float, scratch: Scratch) -> float:
-    """Convert what an agent decides with to single precision; returns how far a score computed from it may be off.
+    """Convert an agent's decision to single precision; return the error margin of its scores.
 
-    With u = 2^-24, rounding the factors and summing d terms in any order moves a score by less than
+    With u = 2^-24, rounding the factors and summing d terms in any order changes a score by less than
     2 (d + 3) u (||theta|| + beta ||root||); the margin is twice that. ``bound_width`` is that of
-    ``linear.bound_width``, or infinite where it is not known.
+    ``linear.bound_width``, or infinite if unknown.
     """
     d, length, frobenius, rows = theta.size, 0.0, 0.0, scratch.theta.size
     for j in range(d):
@@ -131,7 +130,7 @@ def load_decision(theta: Vector, root: Matrix, beta: float, bound_width: float, 
 
 @jit_inline
 def _load_bound(root: Matrix, bound_width: float, scratch: Scratch) -> None:
-    """Load the factors that bound the squared width of x = (y, c), and the root in the order that single items need.
+    """Load the factors that bound the squared width of x = (y, c), and the columns of the root.
 
     With R^T R = (A, b; b^T, g) it is y^T A y + 2 c <b, y> + g c^2. The first term is at most bound_width (1 - c^2),
     and b and g are the last row of R times its last number.
@@ -144,7 +143,7 @@ def _load_bound(root: Matrix, bound_width: float, scratch: Scratch) -> None:
         factor = 2.0 * root[last, last] * root[last, k] if k < last else root[last, last] ** 2 - bound_width
         scratch.slope[k] = factor
         size += factor * factor
-    # Features may be longer than 1 by rounding, and all of this may be off; the bound must not be too low.
+    # Rounding may make features longer than 1 and this sum too small; the bound must not be too low.
     scratch.bound_width[0] = (1.0 + 1e-5) * bound_width + bound_error(d, np.sqrt(size) + bound_width)
 
 
@@ -156,11 +155,10 @@ def bound_error(d: int, size: float) -> float:
 
 @jit_inline
 def screen_items(items: int, length: int, beta: float, margin: float, scratch: Scratch) -> None:
-    """Compute true means, scores (not clipped) and squared widths of all items in single precision.
+    """Compute true means, unclipped scores and squared widths of all items in single precision.
 
-    ``scratch.reached`` gets, of true means and of scores, a number that at least ``length`` items reach. The score of
-    an item that cannot be in the list may be too high, though not so high that it seems to be in it, and its squared
-    width is missing.
+    ``scratch.reached`` gets a true mean and a score that at least ``length`` items reach. An item that cannot be in
+    the list may have no squared width and a score that is too high, but below those of the list.
     """
     for at in range(_pad(items, simd.LANES), _pad(items, simd.MASK_BITS), simd.LANES):
         simd.store(scratch.score, at, simd.broadcast(_LOWEST))
@@ -171,7 +169,7 @@ def screen_items(items: int, length: int, beta: float, margin: float, scratch: S
 
 @jit_inline
 def _score_all(items: int, length: int, beta: float, scratch: Scratch) -> None:
-    """Compute the widths of all items. Enough items reach the length-th of the best numbers of each lane."""
+    """Compute the widths of all items. At least ``length`` items reach the length-th highest of the lanes' maxima."""
     size, beta_lanes = scratch.theta.size, simd.broadcast(np.float32(beta))
     width, d = scratch.columns.shape[1], scratch.listed_features.shape[1]
     best_truth = best_score = simd.broadcast(_LOWEST)
@@ -190,9 +188,9 @@ def _score_all(items: int, length: int, beta: float, scratch: Scratch) -> None:
 
 @jit_inline
 def _score_promising(items: int, length: int, beta: float, margin: float, scratch: Scratch) -> bool:
-    """Compute the widths of those items alone that may be in the list; returns whether they were few enough.
+    """Compute the widths only of items that may be in the list; return whether they were few enough.
 
-    The items with the highest bounds say what a list can reach. An item whose bound does not reach that is not in it.
+    An item is not in the list if its upper bound is below the scores of the items with the highest bounds.
     """
     reached = _bound_scores(items, length, beta, scratch)
     best = scratch.best[:length]
@@ -209,7 +207,7 @@ def _score_promising(items: int, length: int, beta: float, margin: float, scratc
 
 @jit_inline
 def _bound_scores(items: int, length: int, beta: float, scratch: Scratch) -> float:
-    """Compute true means, means and upper bounds of scores; returns a bound that at least ``length`` items reach."""
+    """Compute true means, means and upper bounds of scores; return a bound that at least ``length`` items reach."""
     beta_lanes, bound_width = simd.broadcast(np.float32(beta)), simd.broadcast(np.float32(scratch.bound_width[0]))
     width, last = scratch.columns.shape[1], scratch.listed_features.shape[1] - 1
     best_truth = best_score = simd.broadcast(_LOWEST)
@@ -234,7 +232,7 @@ def _bound_scores(items: int, length: int, beta: float, scratch: Scratch) -> flo
 
 @jit_inline
 def _score_candidates(candidates: Indices, beta: np.float32, best: Vector, scratch: Scratch) -> None:
-    """Compute squared widths and scores of candidates that have none yet; ``best`` holds the best scores."""
+    """Compute missing squared widths and scores of candidates; insert the scores into ``best``."""
     width, d = scratch.columns.shape[1], scratch.listed_features.shape[1]
     for item in candidates:
         if scratch.squared_width[item] < _ZERO:
@@ -246,7 +244,7 @@ def _score_candidates(candidates: Indices, beta: np.float32, best: Vector, scrat
 
 @jit_inline
 def _compute_squared_width(flat: Singles, item: int, width: int, d: int, root_columns: Singles) -> np.float32:
-    """The squared length of root x for one item: sixteen rows of the root at a time."""
+    """Return ||root x||^2 of one item; multiplies 16 rows of the root at a time."""
     total, height = simd.broadcast(_ZERO), root_columns.size // d
     for j in range(0, d, simd.LANES):
         part = simd.broadcast(_ZERO)
@@ -259,7 +257,7 @@ def _compute_squared_width(flat: Singles, item: int, width: int, d: int, root_co
 
 @jit_inline
 def insert_descending(best: Vector, value: float) -> None:
-    """Insert a value into ``best``, the largest values in falling order; without branches, which mispredict."""
+    """Insert a value into ``best``, the largest values in descending order, without branches."""
     for place in range(best.size):
         previous = best[place]
         best[place] = max(previous, value)
@@ -268,7 +266,7 @@ def insert_descending(best: Vector, value: float) -> None:
 
 @jit_inline
 def _compute_two_means(flat: Singles, at: int, width: int, theta: Singles, true_theta: Singles) -> tuple[Any, Any]:
-    """<theta, x> and <true theta, x> of a vector of items; even and odd rows apart, so that no sum waits."""
+    """Return <theta, x> and <true theta, x> of a vector of items; sums even and odd rows in parallel."""
     even = odd = true_even = true_odd = simd.broadcast(_ZERO)
     for k in range(0, theta.size, 2):
         x, y = simd.load(flat, k * width + at), simd.load(flat, (k + 1) * width + at)
@@ -281,7 +279,7 @@ def _compute_two_means(flat: Singles, at: int, width: int, theta: Singles, true_
 
 @jit_inline
 def _compute_squared_widths(flat: Singles, at: int, width: int, d: int, size: int, root: Singles) -> Any:
-    """||root x||^2 of a vector of items: four rows of the root at a time, whose sums do not wait for each other."""
+    """Return ||root x||^2 of a vector of items; sums four rows of the root in parallel."""
     total = simd.broadcast(_ZERO)
     for j in range(0, d, ROOT_ROWS):
         a = b = c = e = simd.broadcast(_ZERO)
@@ -299,7 +297,7 @@ def _compute_squared_widths(flat: Singles, at: int, width: int, d: int, size: in
 
 @jit_inline
 def _find_nth_highest(best: Any, length: int) -> float:
-    """The ``length``-th highest number of the lanes; -inf if there are fewer."""
+    """Return the ``length``-th highest number of the lanes; -inf if there are fewer."""
     reached, rest = simd.reduce_max(best), best
     while reached > _LOWEST and simd.count_at_least(best, reached) < length:
         rest = simd.keep_below(rest, reached)
@@ -309,8 +307,8 @@ def _find_nth_highest(best: Any, length: int) -> float:
 
 @jit_inline
 def collect_reaching(score: Singles, items: int, floor: float, candidates: Indices) -> int:
-    """Write the items whose score reaches the floor into ``candidates``, in order; returns how many there are."""
-    low = np.float32(max(floor - 1e-6 * max(1.0, abs(floor)), FLOOR))  # rounding must not raise it
+    """Write the items whose score reaches the floor into ``candidates``, in order; return their number."""
+    low = np.float32(max(floor - 1e-6 * max(1.0, abs(floor)), FLOOR))  # rounding must not raise the floor
     count = 0
     for at in range(0, items, simd.MASK_BITS):
         bits = simd.mask_at_least(score, at, low)

@@ -1,7 +1,4 @@
-"""The sequential engine: rounds in the order of time, for systems in which an exchange may reach other agents.
-
-Agents of such systems cannot be played ahead: each exchange may change what the next agent knows.
-"""
+"""The sequential engine: rounds in order of time, for policies in which an exchange may reach other agents."""
 
 from collections.abc import Callable
 from typing import cast
@@ -19,7 +16,7 @@ from fedcascade.simulation.scenario import Progress
 
 
 class SequentialEngine:
-    """Plays rounds one after another, in compiled code from one exchange to the next."""
+    """An engine that plays rounds one after another, in compiled code between exchanges."""
 
     def __init__(self, driver: ExchangeDriver, window: int | None) -> None:
         self.driver = driver
@@ -35,7 +32,7 @@ class SequentialEngine:
     def play(self, progress: Progress) -> None:
         """Play all rounds, window by window; ``progress`` is called between windows."""
         recorder, done = self.driver.recorder, 0
-        self._advance(make_batch(self.driver, 1, 0), 0, 0)  # compiles, and compilation is not timed
+        self._advance(make_batch(self.driver, 1, 0), 0, 0)  # compiles, so that compilation is not timed
         recorder.start_clock()
         progress(done)
         while done < recorder.rounds:
@@ -46,7 +43,7 @@ class SequentialEngine:
             progress(done)
 
     def _play_by_time(self, batch: Batch) -> None:
-        """Play until an agent wants to upload, run its exchange, and play on."""
+        """Play until the next upload, run its exchange, and play on."""
         driver, first = self.driver, batch.window.first
         single = driver.policy.reply_rule.single_learner
         done = 0
@@ -57,13 +54,13 @@ class SequentialEngine:
                 driver.run_exchange(first + done - 1, agent, CAUSES[fired])
 
     def _play_on_arrival(self, batch: Batch) -> None:
-        """Let each agent ask the server before its round, whatever the server does with its groups."""
+        """Let each agent ask the server before its round."""
         driver = self.driver
         for done, agent in enumerate(batch.arrivals.tolist()):
             fetched = driver.server.answer_arrival(agent)
             driver.receive(fetched)
             _, fired = self._advance(batch, done, done + 1)
-            driver.run_exchange(batch.window.first + done, agent, CAUSES[fired], fetched)  # OnArrival uploads always
+            driver.run_exchange(batch.window.first + done, agent, CAUSES[fired], fetched)  # always uploads
 
     def _advance(self, batch: Batch, begin: int, end: int) -> tuple[int, int]:
         users = batch.arrivals
@@ -72,7 +69,7 @@ class SequentialEngine:
         return loops.advance_by_time(batch.simulation, batch.window, schedule, begin, end, self._scratch)
 
     def _play_every_round(self, batch: Batch) -> None:
-        """Play agents that exchange in every round, in compiled code until the heterogeneity graph may change."""
+        """Play rounds with an exchange each, in compiled code until the heterogeneity graph may change."""
         driver, users, done = self.driver, batch.arrivals, 0
         groups = cast(GraphPartition, driver.server.groups)
         before = int(groups.holdings.rounds.sum())

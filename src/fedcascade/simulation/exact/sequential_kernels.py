@@ -1,11 +1,8 @@
-"""Compiled rounds in the order of time, for systems in which one agent's exchange changes what others know.
+"""Compiled rounds in order of time, for policies in which an exchange reaches other agents.
 
-The round, the triggers and their arithmetic are those of ``kernels``, so every bit is the same.
-
-A system that exchanges in every round has a loop of its own, which plays until its server finds that two users differ.
-Between two such findings the server only adds up, so its sums live in arrays here and are written back before it looks
-at its graph; by the same steps as ``Server.answer_arrival``, ``Agent`` and ``Server.receive``. Otherwise each round
-would go through the server in Python, and club-cascade would take several times as long (decision 11).
+Rounds and triggers are those of ``kernels``. Policies with an exchange in every round have their own loop: it keeps
+the sums of the server in arrays, in the steps of ``Server.answer_arrival``, ``Agent`` and ``Server.receive``, until an
+edge of the graph may have to go. Passing each round through the server in Python would take several times as long.
 """
 
 from typing import NamedTuple
@@ -27,7 +24,7 @@ from fedcascade.simulation.exact.screening import Indices, Scratch, load_decisio
 
 
 class Schedule(NamedTuple):
-    """Who arrives in each round of a window, and which agent serves."""
+    """The user and the serving agent of each round of a window."""
 
     users: Indices
     agents: Indices
@@ -37,7 +34,7 @@ class Schedule(NamedTuple):
 def advance_by_time(
     simulation: CompiledSimulation, window: Window, schedule: Schedule, begin: int, end: int, scratch: Scratch
 ) -> tuple[int, int]:
-    """Play rounds until an agent wants to upload; returns how many are done, and the kind of trigger or -1."""
+    """Play rounds until the next upload; return the number of rounds done, and the kind of trigger or -1."""
     environment, policy, personal = simulation.environment, simulation.policy, simulation.personal
     has_personal = personal.root.shape[0] > 0
     for i in range(begin, end):
@@ -63,7 +60,7 @@ def advance_by_time(
 
 @jit_inline
 def _compute_spent(policy: CompiledPolicy, state: AgentState, scratch: Scratch) -> float:
-    """n ln(det(A) / det(A - buffer)), as ``SyncBudget`` has it."""
+    """Return n ln(det(A) / det(A - buffer)), as in ``SyncBudget``."""
     kernels.factorise_with_buffer(policy.lambda_, state, scratch.upper)
     growth = linear.compute_log_det(scratch.upper) - state.numbers[arrays.LOG_DET]
     return float(state.counts[arrays.EXAMINED] * growth)
@@ -73,7 +70,7 @@ def _compute_spent(policy: CompiledPolicy, state: AgentState, scratch: Scratch) 
 def _play_personal_round(
     simulation: CompiledSimulation, theta: linear.Vector, agent: int, window: Window, scratch: Scratch, t: int
 ) -> None:
-    """Play one round of an agent with a personal part: two widths score an item, and its reward is split."""
+    """Play one round of an agent with a personal part."""
     environment, policy, personal = simulation.environment, simulation.policy, simulation.personal
     state = arrays.view_agent(simulation.states, agent)
     margin = load_decision(state.theta, state.root, state.numbers[arrays.BETA], np.inf, scratch)
@@ -83,7 +80,7 @@ def _play_personal_round(
     kernels.count_round(state, examined, int(click >= 0))
 
 
-@jit  # it makes arrays
+@jit  # allocates arrays
 def _split_rewards(
     policy: CompiledPolicy,
     state: AgentState,
@@ -93,16 +90,16 @@ def _split_rewards(
     examined: int,
     click: int,
 ) -> None:
-    """Learn from a list as ``PersonalEstimate.observe`` does."""
+    """Add a list to the sums, as ``PersonalEstimate.observe`` does."""
     gram, moment = state.gram + state.buffer_gram, state.moment + state.buffer_moment
     own_gram, own_moment = personal.gram[agent], personal.moment[agent]
     sums = SplitSums(gram, moment, own_gram, own_moment, state.buffer_gram, state.buffer_moment)
     split_rewards(sums, listed, examined, click, policy.lambda_)
 
 
-@jit  # it makes arrays
+@jit  # allocates arrays
 def fit_personal(policy: CompiledPolicy, state: AgentState, personal: PersonalState, agent: int) -> None:
-    """Both parts of an agent's estimate, in the arithmetic of ``PersonalEstimate.join``."""
+    """Compute both parts of an agent's estimate, as ``PersonalEstimate.join`` does."""
     gram, moment = state.gram + state.buffer_gram, state.moment + state.buffer_moment
     upper, theta, own_theta = np.empty_like(gram), np.empty_like(moment), np.empty_like(moment)
     log_det = linear.solve_ridge_into(gram, moment, policy.lambda_, upper, state.root, theta)
@@ -113,9 +110,9 @@ def fit_personal(policy: CompiledPolicy, state: AgentState, personal: PersonalSt
 
 
 class Graph(NamedTuple):
-    """What the server knows of its agents: their data and estimates, the sums of their groups, and the edges.
+    """The server's state: data and estimates of agents, the sums of groups, and the edges.
 
-    ``counts`` of a group are items examined, clicks and rounds.
+    ``counts`` of a group are examined items, clicks and rounds.
     """
 
     held: HeldArrays
@@ -128,7 +125,7 @@ class Graph(NamedTuple):
 
 
 def copy_graph(groups: GraphPartition) -> Graph:
-    """Return the server's state as arrays: copies of pooled sums, the server's own memory for everything else."""
+    """Return the server's state as arrays: copies of pooled sums, views of everything else."""
     d, rows = groups.holdings.dimension, max(groups.pools) + 1
     gram, moment, counts = np.zeros((rows, d, d)), np.zeros((rows, d)), np.zeros((rows, 3), np.int64)
     for label, pool in groups.pools.items():
@@ -137,7 +134,7 @@ def copy_graph(groups: GraphPartition) -> Graph:
 
 
 def write_back(graph: Graph, groups: GraphPartition) -> None:
-    """Write pooled sums back into the server's state."""
+    """Write pooled sums back to the server's state."""
     for label in groups.pools:
         gram, moment = graph.gram[label].copy(), graph.moment[label].copy()
         groups.pools[label] = Statistics(gram, moment, *graph.counts[label].tolist())
@@ -147,11 +144,12 @@ def write_back(graph: Graph, groups: GraphPartition) -> None:
 def advance_every_round(
     simulation: CompiledSimulation, graph: Graph, window: Window, users: Indices, begin: int, scratch: Scratch
 ) -> int:
-    """Play rounds until an edge may have to go; returns how many are done."""
+    """Play rounds until an edge may have to be removed; return the number of rounds done."""
     environment, policy = simulation.environment, simulation.policy
     state = arrays.view_agent(simulation.states, 0)
     for i in range(begin, users.size):
-        user, label, theta = users[i], graph.labels[users[i]], environment.thetas[users[i]]
+        user = users[i]
+        label, theta = graph.labels[user], environment.thetas[user]
         gram, moment = graph.gram[label], graph.moment[label]
         log_det = linear.solve_ridge_into(gram, moment, policy.lambda_, scratch.upper, state.root, state.theta)
         state.numbers[arrays.BETA] = compute_beta(policy.beta, log_det)
@@ -176,9 +174,10 @@ def advance_every_round(
 
 @jit_inline
 def _hold_buffer(held: HeldArrays, user: int, state: AgentState, lambda_: float) -> None:
-    """Add the buffer to what is held of a user, as ``Holdings.add`` does."""
-    gram, moment, theta = held.gram[user], held.moment[user], held.theta[user]
-    held.length[user] = add_upload(gram, moment, theta, state.buffer_gram, state.buffer_moment, lambda_)
+    """Add the buffer to the data held of a user, as ``Holdings.add`` does."""
+    held.length[user] = add_upload(
+        held.gram[user], held.moment[user], held.theta[user], state.buffer_gram, state.buffer_moment, lambda_
+    )
     held.observations[user] += state.counts[arrays.EXAMINED]
     held.clicks[user] += state.counts[arrays.CLICKS]
     held.rounds[user] += state.counts[arrays.ROUNDS]
@@ -187,7 +186,7 @@ def _hold_buffer(held: HeldArrays, user: int, state: AgentState, lambda_: float)
 
 @jit_inline
 def _may_differ(graph: Graph, user: int) -> bool:
-    """Algorithm 3, line 9, for any neighbour."""
+    """Return whether Algorithm 3, line 9, holds for any neighbour."""
     theta, width = graph.held.theta, graph.held.width
     for neighbour in range(graph.labels.size):
         if graph.edges[user, neighbour] and is_far_apart(

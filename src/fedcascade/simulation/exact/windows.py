@@ -12,11 +12,11 @@ from fedcascade.simulation.exact.driver import ExchangeDriver
 from fedcascade.simulation.exact.screening import Scratch, make_scratch
 
 LONGEST_WINDOW = 4_096
-ROUNDS_PER_USER = 8  # in the longest window, so that a window costs little per round among many users
+ROUNDS_PER_USER = 8  # in the longest window, which amortises its cost with many users
 
 
 class Batch(NamedTuple):
-    """A window of rounds, the user who arrives in each of them, and the simulation with the thetas of then."""
+    """A window of rounds, the users of these rounds, and the simulation with the current thetas."""
 
     simulation: CompiledSimulation
     window: Window
@@ -24,12 +24,12 @@ class Batch(NamedTuple):
 
     @property
     def last(self) -> int:
-        """The round with which it ends."""
+        """Last round of the window."""
         return self.window.first + self.arrivals.size - 1
 
 
 def make_batch(driver: ExchangeDriver, first: int, most: int) -> Batch:
-    """At most ``most`` rounds from ``first`` on, up to a checkpoint or a change of what users want."""
+    """Make a window of at most ``most`` rounds from ``first`` on, up to a checkpoint or a change of the population."""
     stops, environment = driver.recorder.stops, driver.environment
     stop = stops[bisect_left(stops, first)] if first <= stops[-1] else first - 1
     count = environment.count_unchanged_rounds(first, min(most, stop - first + 1))
@@ -41,24 +41,33 @@ def make_batch(driver: ExchangeDriver, first: int, most: int) -> Batch:
 
 
 def make_window(driver: ExchangeDriver, first: int, arrivals: NDArray[np.int64]) -> Window:
-    """A window in which nothing has been played."""
+    """Make a window without results."""
     users, count = driver.environment.users, arrivals.size
     rounds, cursor, stop = sort_rounds(arrivals, first, users)
-    upload_round, trigger = np.zeros(users, np.int64), np.zeros(users, np.int64)
-    regret, clicked, examined = np.empty(count), np.empty(count, np.bool_), np.empty(count, np.int64)
     recorded = count if driver.recorder.lists is not None else 0
-    lists = np.full((recorded, driver.compiled_policy.length), -1, np.int32)
-    chances = np.ones((recorded if driver.recorder.propensities is not None else 0, driver.compiled_policy.length))
-    return Window(first, rounds, cursor, stop, upload_round, trigger, regret, clicked, examined, lists, chances)
+    explored = recorded if driver.recorder.propensities is not None else 0
+    return Window(
+        first,
+        rounds,
+        cursor,
+        stop,
+        upload_round=np.zeros(users, np.int64),
+        trigger=np.zeros(users, np.int64),
+        regret=np.empty(count),
+        clicked=np.empty(count, np.bool_),
+        examined=np.empty(count, np.int64),
+        lists=np.full((recorded, driver.compiled_policy.length), -1, np.int32),
+        chances=np.ones((explored, driver.compiled_policy.length)),
+    )
 
 
 def make_driver_scratch(driver: ExchangeDriver) -> Scratch:
-    """Workspace for one thread that plays rounds of a run."""
+    """Make the workspace of one thread for the rounds of a run."""
     return make_scratch(driver.problem.dimension, driver.environment.most_items, driver.compiled_policy.length)
 
 
 def record_batch(driver: ExchangeDriver, batch: Batch) -> None:
-    """Record what came out of a window that has been played."""
+    """Record the results of a played window."""
     window, recorder = batch.window, driver.recorder
     if (limits := driver.compiled_policy.limits) is not None:
         require_affordable(bool(window.examined.all()), limits.budget)

@@ -1,11 +1,11 @@
-"""Liars of plausible but maximal weight: what honest users lose to them, and what each defence costs without them.
+"""Poisoning with plausible uploads of maximal weight: regret of honest users, and the cost of each defence.
 
-    python benchmarks/liars.py [--rounds 10000] [--seeds 5] [--arrivals zipf] [--liars 1]
+    python benchmarks/poisoning.py [--rounds 10000] [--seeds 5] [--arrivals zipf] [--agents 1]
 
-A liar is one more agent beside the simulated users. It claims all that a server of default bounds lets it claim: the
-burst of rounds at once and its rate afterwards, each round as long as the longest list. The first liar is there from
-the beginning; others come while honest users play their first rounds. Regret is that of honest users,
-as a multiple of the same policy without a liar and without a defence, over the same seeds: mean and 95 % interval.
+A poisoning agent joins the simulated users. It claims as many rounds as the default bounds of a server allow: the burst
+at once and the rate afterwards, each round with the longest list. The first such agent is there from the beginning;
+others join while honest users play their first rounds. Regret is that of honest users, divided by that of the same
+policy without poisoning and without a defence, over the same seeds: mean and 95 % interval.
 """
 
 import argparse
@@ -34,60 +34,62 @@ from fedcascade.simulation.engines import simulate
 from fedcascade.simulation.trace import Recorder
 
 BOUNDS = UploadBounds()
-ROUNDS_PER_HOUR = 6.0  # of an honest user, a tenth of what the bounds allow
-FIRST_ROUNDS = 10  # of an honest user, during which liars come
-SAMPLE_ROUNDS = 400  # whose items the liar's gram is made of
-LIES: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
-    "nobody clicks": lambda weights: np.zeros(len(weights)),
+ROUNDS_PER_HOUR = 6.0  # of an honest user, a tenth of the bounds
+FIRST_ROUNDS = 10  # of an honest user, during which poisoning agents join
+SAMPLE_ROUNDS = 400  # rounds whose items make the poisoned gram
+ATTACKS: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
+    "no clicks": lambda weights: np.zeros(len(weights)),
     "inverted": lambda weights: 1.0 - weights,
     "all click": lambda weights: np.ones(len(weights)),
 }
 
 
-def tell_lie(world: Synthetic, lie: str) -> Statistics:
-    """The expected statistics of a million observations of the world's items, with clicks as the liar says."""
-    listed = np.vstack([world.items(t)[:10] for t in range(1, SAMPLE_ROUNDS + 1)]).astype(np.float64)
-    weights = np.mean([world.weights(1, user, listed.astype(np.float32)) for user in range(world.users)], axis=0)
-    clicked = LIES[lie](weights)
+def build_poison(environment: Synthetic, attack: str) -> Statistics:
+    """Return the expected statistics of a million observations of the environment's items with false clicks."""
+    listed = np.vstack([environment.items(t)[:10] for t in range(1, SAMPLE_ROUNDS + 1)]).astype(np.float64)
+    features, users = listed.astype(np.float32), range(environment.users)
+    clicked = ATTACKS[attack](np.mean([environment.weights(1, user, features) for user in users], axis=0))
     share = 10**6 / len(listed)
     return Statistics(share * listed.T @ listed, share * listed.T @ clicked, 10**6, int(share * clicked.sum()), 10**6)
 
 
 class PoisonedServer(Server):
-    """A server with some more agents, the last, which upload before others do as often as their bounds allow."""
+    """A server with poisoning agents after the honest ones, which upload first, as often as their bounds allow."""
 
-    lie: Statistics | None = None
-    liars = 1
+    poison: Statistics | None = None
+    poisoning_agents = 1
 
     def __init__(self, *, policy: Policy, agents: int, dimension: int, truth: Any = None) -> None:
         super().__init__(policy=policy, agents=agents, dimension=dimension, truth=truth)
         self.honest = agents
-        self.claimed = np.array([0 for _ in range(self.liars) if self.lie is not None and self.join()], np.int64)
+        self.claimed = np.array(
+            [0 for _ in range(self.poisoning_agents) if self.poison is not None and self.join()], np.int64
+        )
 
     def take(self, upload: Upload, *collected: Upload) -> tuple[Download, ...]:
-        """Let those liars speak first that may claim a tenth more than they have."""
+        """Upload first for poisoning agents that may claim a tenth more than they have."""
         hours = self.rounds / (self.honest * ROUNDS_PER_HOUR)
         allowed = int(BOUNDS.rounds_burst + hours * BOUNDS.rounds_per_hour) * BOUNDS.longest_list
         present = self.claimed[: 1 + int(self.rounds * self.claimed.size / (FIRST_ROUNDS * self.honest))]
-        for liar in np.flatnonzero(allowed > 1.1 * present).tolist():
-            assert self.lie is not None, "without a lie there is no liar"
-            more, rounds = self.lie.scale((allowed - present[liar]) / self.lie.count), self.rounds
-            place = self.honest + liar
-            super().take(Upload(agent=place, sequence=1, cause=Cause.FORCED, statistics=more))
-            self.claimed[liar], self.rounds = allowed, rounds
+        for number in np.flatnonzero(allowed > 1.1 * present).tolist():
+            assert self.poison is not None
+            more, rounds = self.poison.scale((allowed - present[number]) / self.poison.count), self.rounds
+            agent = self.honest + number
+            super().take(Upload(agent=agent, sequence=1, cause=Cause.FORCED, statistics=more))
+            self.claimed[number], self.rounds = allowed, rounds
         return super().take(upload, *collected)
 
 
 class HonestRecorder(Recorder):
-    """Compares the groups of honest agents alone with the truth."""
+    """A recorder that compares only the groups of honest agents with the truth."""
 
     def record_checkpoint(self, round_: int, labels: NDArray[np.int64]) -> None:
-        """Leave out the liar, who is the last."""
+        """Leave out poisoning agents, which come last."""
         super().record_checkpoint(round_, labels[: self.truth.size])
 
 
 class Capped(Sharing):
-    """Bounded weights alone: what is left of the others is believed whole."""
+    """Bounded weights without limits on answers."""
 
     def limit(self, own: Statistics, answer: Statistics) -> Statistics:  # noqa: ARG002
         """Leave the answer as it is."""
@@ -95,18 +97,18 @@ class Capped(Sharing):
 
 
 def share(sharing: Sharing, policy: Policy) -> Policy:
-    """The policy with a way to share."""
+    """Return the policy with other rules for sharing."""
     return replace(policy, sharing=sharing)
 
 
 class LazyServer(Server):
-    """A server with one more agent, the last, which says one observation at the beginning and nothing after."""
+    """A server with one more agent, which uploads one observation at the beginning and nothing afterwards."""
 
-    is_there = False
+    has_lazy_agent = False
 
     def __init__(self, *, policy: Policy, agents: int, dimension: int, truth: Any = None) -> None:
         super().__init__(policy=policy, agents=agents, dimension=dimension, truth=truth)
-        if self.is_there:
+        if self.has_lazy_agent:
             gram = np.zeros((dimension, dimension))
             gram[0, 0] = 1.0
             once = Statistics(gram, np.zeros(dimension), 1, 0, 1)
@@ -120,9 +122,9 @@ def measure_lazy(rounds: int, seeds: range) -> None:
         for grouping in (HeterogeneityGraph(alpha_d=alpha_d), GuardedGraph(alpha_d=alpha_d)):
             policy = replace(POLICIES["fedc3ucb-h"].with_beta(2.0), grouping=grouping)
             cells = []
-            for LazyServer.is_there in (False, True):
-                worlds = [Synthetic(users=40, clusters=5, dimension=20, items=50, seed=seed) for seed in seeds]
-                traces = [simulate(world, policy, rounds=rounds, checkpoints=2) for world in worlds]
+            for LazyServer.has_lazy_agent in (False, True):
+                environments = [Synthetic(users=40, clusters=5, dimension=20, items=50, seed=seed) for seed in seeds]
+                traces = [simulate(each, policy, rounds=rounds, checkpoints=2) for each in environments]
                 halves = [trace.regret - trace.curve[0].regret for trace in traces]
                 cells += [f"{np.mean(halves):.0f}", "/".join(str(len({*trace.partition[:40]})) for trace in traces)]
             print(f"| {alpha_d:g} | {type(grouping).__name__} | {' | '.join(cells)} |", flush=True)
@@ -137,11 +139,11 @@ DEFENCES: dict[str, Callable[[Policy], Policy]] = {
 }
 
 
-def play(policy: Policy, seed: int, *, rounds: int, lie: str | None, **sizes: Any) -> float:
-    """Honest regret of one run."""
-    world = Synthetic(dimension=20, items=50, seed=seed, **sizes)
-    PoisonedServer.lie = None if lie is None else tell_lie(world, lie)
-    return float(simulate(world, policy, rounds=rounds, checkpoints=1).regret)
+def play(policy: Policy, seed: int, *, rounds: int, attack: str | None, **sizes: Any) -> float:
+    """Return the regret of honest users in one run."""
+    environment = Synthetic(dimension=20, items=50, seed=seed, **sizes)
+    PoisonedServer.poison = None if attack is None else build_poison(environment, attack)
+    return float(simulate(environment, policy, rounds=rounds, checkpoints=1).regret)
 
 
 def main() -> None:
@@ -155,10 +157,10 @@ def main() -> None:
     parser.add_argument("--defences", nargs="+", default=list(DEFENCES))
     parser.add_argument("--users", type=int, default=40)
     parser.add_argument("--clusters", type=int, default=5)
-    parser.add_argument("--arrivals", choices=["uniform", "zipf"], default="uniform", help="how active users are")
-    parser.add_argument("--liars", type=int, default=1)
-    parser.add_argument("--lies", nargs="*", default=list(LIES))
-    parser.add_argument("--lazy", action="store_true", help="measure one silent agent instead, under fedc3ucb-h")
+    parser.add_argument("--arrivals", choices=["uniform", "zipf"], default="uniform", help="activity of users")
+    parser.add_argument("--agents", type=int, default=1, help="number of poisoning agents")
+    parser.add_argument("--attacks", nargs="*", default=list(ATTACKS))
+    parser.add_argument("--lazy", action="store_true", help="measure one idle agent instead, under fedc3ucb-h")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     seeds = range(options.first, options.first + options.seeds)
@@ -166,18 +168,18 @@ def main() -> None:
         measure_lazy(options.rounds, seeds)
         return
     scenario.Server, scenario.Recorder = PoisonedServer, HonestRecorder  # type: ignore[attr-defined,misc]
-    lies, PoisonedServer.liars = [None, *options.lies], options.liars
+    PoisonedServer.poisoning_agents = options.agents
     for name in options.policies:
         for beta in options.betas:
             sizes = {"users": options.users, "clusters": options.clusters, "arrivals": options.arrivals}
             row = partial(play, rounds=options.rounds, **sizes)
-            plain = [row(POLICIES[name].with_beta(beta), seed, lie=None) for seed in seeds]
+            plain = [row(POLICIES[name].with_beta(beta), seed, attack=None) for seed in seeds]
             for defence in options.defences:
                 policy = DEFENCES[defence](POLICIES[name].with_beta(beta))
                 cells = {}
-                for lie in lies:
-                    ratio = estimate_ratio([row(policy, seed, lie=lie) for seed in seeds], plain)
-                    cells[lie or "nobody lies"] = ratio.mean, ratio.half_width
+                for attack in (None, *options.attacks):
+                    ratio = estimate_ratio([row(policy, seed, attack=attack) for seed in seeds], plain)
+                    cells[attack or "no attack"] = ratio.mean, ratio.half_width
                 if options.json:
                     print(json.dumps({"policy": name, "beta": beta, "defence": defence, **cells}), flush=True)
                     continue

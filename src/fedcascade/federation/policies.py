@@ -274,6 +274,12 @@ POLICIES: Mapping[str, Policy] = {
     )
 }  # fmt: skip
 
+# Names of former policies, with what to use instead.
+REPLACED = {
+    "fedc3ucb-e": "population", "fedc3ucb-p": "population", "fedc3ucb-l": "population", "fedc3ucb-ts": "population",
+    "fedc3ucb-ht": "fedc3ucb-h", "fedind-c": "fedind",
+}  # fmt: skip
+
 
 def guard_policy(policy: Policy) -> Policy:
     """Return the policy as a server runs it: with ``Sharing``, and a guarded graph if it has a graph."""
@@ -299,6 +305,7 @@ def get_policy(name: str) -> Policy:
     """Return the policy of that name; reject an unknown name with the nearest one."""
     if name in POLICIES:
         return POLICIES[name]
+    require(name not in REPLACED, f"policy '{name}' no longer exists: use '{REPLACED.get(name)}'")
     plugins = {plugin.name: plugin for plugin in list_plugins("policy")}
     require_known("policy", name, [*POLICIES, *plugins])
     return _load_plugin_policy(plugins[name])

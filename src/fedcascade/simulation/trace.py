@@ -21,7 +21,7 @@ from fedcascade.numerics.linear import Vector, sum_in_order
 from fedcascade.simulation.ledger import ExchangeLedger, LedgerEntry
 from fedcascade.simulation.user_regret import CohortCurve, OwnRounds, RegretByUser, UserRecord
 
-ARITHMETIC = 4  # version of the arithmetic; incremented by changes that alter the bits of a Trace
+ARITHMETIC = 5  # version of the arithmetic; incremented by changes that alter the bits of a Trace
 Lists = NDArray[np.int32]  # one row of items per round, padded with -1
 
 

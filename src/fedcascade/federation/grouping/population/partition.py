@@ -217,7 +217,7 @@ class PopulationPartition(Partition):
         return agents[streams.sample_few_indices(_SEED, streams.ACTIVE_SAMPLE, self.fits, agents.size, MAX_FIT_USERS)]
 
     def _propose_groups(self) -> None:
-        """Propose groups from clusters of users without a small group; keep them if they predict held-out data better."""
+        """Propose groups of users without a small group, and keep them if they predict held-out data better."""
         small = self.group.size <= LARGE_GROUP * self.active.size
         unassigned = self._sample(self.active[self.responsibilities[self.active][:, small].sum(axis=1) < 0.5])
         free = np.flatnonzero(self.group.members == 0)

@@ -253,7 +253,7 @@ def main() -> None:
         transport = HttpTransport(f"http://127.0.0.1:{port}", timeout=60.0, verify=False)
         try:
             wait_until_ready(transport)
-            messages = [wire.UploadMessage.from_upload(upload, wire.PROTOCOLS[-1]) for upload in uploads]
+            messages = [wire.UploadMessage.from_upload(upload) for upload in uploads]
             day = Day(port, clock, given.agents, OperatorClient(transport, TOKEN), random, messages)
             day.enrol(given.agents)
             readings = live(day, given.hours, pid, folder)

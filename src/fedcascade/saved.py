@@ -21,8 +21,6 @@ from fedcascade.learning.statistics import Statistics
 from fedcascade.state_file import AGENT, SERVER, SUMS, read_state_file, write_state_file
 
 LARGEST_LABEL = 1 << 24
-# Arrays of agents' places in the state of a grouping, and whether they are padded with -1.
-PLACES = {"labels": False, "active": False, "sample": False, "neighbours": False, "listed_labels": True}
 BROKEN = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError)
 
 
@@ -168,17 +166,10 @@ def _check_places(groups: Mapping[str, Any], agents: int) -> None:
     """Refuse labels and places that are those of no agent, which compiled code would look up."""
     for name in ("labels", "regrouped"):
         require(groups[name].shape == (agents,), f"groups.{name} must have {agents} places")
-    for name, is_filled in PLACES.items():
+    for name, most in {"labels": LARGEST_LABEL + 4 * agents, "active": agents - 1}.items():
         if name in groups and groups[name].size:
-            least = -1 if is_filled else 0
-            most = LARGEST_LABEL + 4 * agents if name.endswith("labels") else agents - 1
-            is_place = least <= int(groups[name].min()) and int(groups[name].max()) <= most
-            require(is_place, f"groups.{name} must be in {least}..{most}")
-    if "degrees" in groups:
-        most = groups["neighbours"].shape[1]
-        fits = len(groups["neighbours"]) == agents == len(groups["degrees"])
-        fits = fits and int(groups["degrees"].min()) >= 0 and int(groups["degrees"].max()) <= most
-        require(fits, f"groups.degrees must be in 0..{most} for {agents} agents")
+            is_place = int(groups[name].min()) >= 0 and int(groups[name].max()) <= most
+            require(is_place, f"groups.{name} must be in 0..{most}")
 
 
 def _require_alike(name: str, value: Any, fresh: Any, *, is_sized: bool = False) -> None:

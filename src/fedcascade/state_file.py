@@ -159,7 +159,6 @@ DECODERS: Mapping[str, Callable[[Any, Arrays], Any]] = {
 
 
 def _decode(value: Any, arrays: Arrays) -> Any:
-    """Decode a value of ``_encode``."""
     if isinstance(value, list):
         return [_decode(item, arrays) for item in value]
     if not isinstance(value, dict):

@@ -21,7 +21,7 @@ from fedcascade.service.agent.options import build_policy
 from fedcascade.service.agent.transport import HttpReply, HttpTransport, Transport
 from fedcascade.service.protocol.wire import EXCHANGES
 from fedcascade.service.server.state import ServerState
-from fedcascade.service.store.snapshot import decode_state
+from fedcascade.service.store.snapshot import read_state
 from fedcascade.simulation.engines import simulate
 from fedcascade.simulation.reference import play_round
 from fedcascade.simulation.trace import Trace
@@ -182,7 +182,7 @@ def test_newcomers_begin_with_what_the_server_knows_and_play_as_in_the_library(t
         play(WORLD, 2_000)
         assert running.writer is not None
         assert running.writer.state is not None
-        state = ServerState.from_state(decode_state(running.writer.state.dump()), policy, 6)
+        state = ServerState.from_state(read_state([running.writer.state.dump()]), policy, 6)
         trace = play(others, 300)
     assert welcomed == [0, 4]
     assert state is not None

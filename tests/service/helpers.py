@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from nacl.signing import SigningKey
 
@@ -110,7 +111,7 @@ def build_unit_upload(sequence: int, axis: int, dimension: int, protocol: int = 
     gram, moment = np.zeros((dimension, dimension)), np.zeros(dimension)
     gram[axis, axis] = moment[axis] = 1.0
     upload = Upload(agent=0, sequence=sequence, cause=Cause.FORCED, statistics=Statistics(gram, moment, 1, 1, 1))
-    return UploadMessage.from_upload(upload, protocol)
+    return msgspec.structs.replace(UploadMessage.from_upload(upload), protocol=protocol)
 
 
 class ServerProcess:

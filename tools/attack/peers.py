@@ -75,7 +75,7 @@ class Peer:
     def decode(self, reply: HttpReply) -> Statistics:
         """Decode the pooled statistics of an answer."""
         answer = wire.decode(reply.body, wire.AnswerMessage, wire.MSGPACK)
-        return answer.to_download(self.agent, self.dimension).statistics
+        return wire.unpack_download(answer, self.agent, self.dimension).statistics
 
 
 def fill_fields(kind: type[msgspec.Struct], given: dict[str, Any], terms: object) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Commands of an operator: list enrolled agents, replace the operator's token."""
 
 import json
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -106,11 +107,7 @@ def _is_accepted(url: str, token: str) -> bool:
     from fedcascade.service.agent.client import OperatorClient
     from fedcascade.service.agent.transport import HttpTransport
 
-    transport = HttpTransport(url)
-    try:
+    with closing(HttpTransport(url)) as transport, suppress(ValueError):
         OperatorClient(transport, token).list_agents(most=1)
-    except ValueError:
-        return False
-    finally:
-        transport.close()
-    return True
+        return True
+    return False

@@ -69,7 +69,8 @@ def describe(
         if json_:
             print(json.dumps({"file": str(file), **found}))
             return
-        terminal.show(make_log_table(file, found), make_positions_table(found), make_uses_table(found))
+        uses = terminal.make_table("possible uses", ("use", "possible"), list(found["uses"].items()))
+        terminal.show(make_log_table(file, found), make_positions_table(found), uses)
         return
     ratings = environment.read(file)
     facts = describe_ratings(ratings, environment.build_from(ratings), list_length=list_length)
@@ -201,8 +202,3 @@ def make_positions_table(facts: dict[str, Any]) -> Table:
     ]
     numbers = ("position", "shown", "clicked")
     return terminal.make_table("clicks by position", (*numbers, ""), rows, right=numbers)
-
-
-def make_uses_table(facts: dict[str, Any]) -> Table:
-    """Make a table of the uses of a log."""
-    return terminal.make_table("possible uses", ("use", "possible"), list(facts["uses"].items()))

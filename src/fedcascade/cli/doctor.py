@@ -58,7 +58,7 @@ def _examine(store: str | None, *, check: bool) -> Iterator[Finding]:
     yield Finding("Python", "good", f"{platform.python_version()} ({platform.python_implementation()})")
     yield from map(_find_library, LIBRARIES)
     yield from map(_find_extra, EXTRAS)
-    yield _find_cores()
+    yield Finding("cores", "good", f"{count_cores()} of {os.cpu_count()} usable")
     yield _find_code_folder()
     yield _find_gpu()
     yield _find_browser()
@@ -80,10 +80,6 @@ def _find_extra(extra: str) -> Finding:
     if not missing:
         return Finding(f"extra {extra}", "good", "installed")
     return Finding(f"extra {extra}", "absent", f"no {', '.join(missing)}: pip install 'fedcascade[{extra}]'")
-
-
-def _find_cores() -> Finding:
-    return Finding("cores", "good", f"{count_cores()} of {os.cpu_count()} usable")
 
 
 def _find_code_folder() -> Finding:

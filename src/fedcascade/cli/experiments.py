@@ -44,7 +44,6 @@ class SchedulerFlags:
     )
 
     def build(self) -> "Scheduler":
-        """Build the scheduler that these flags describe."""
         from fedcascade.experiments import runner
 
         is_local = self.scheduler == "local"
@@ -175,7 +174,6 @@ def print_results(results: "Results") -> None:
 def _execute(
     plans: Sequence["Plan"], folder: Path, scheduler: "Scheduler", *, lines: bool = True
 ) -> list["PlannedJob"]:
-    """Run plans and show progress."""
     from fedcascade.experiments.runner import execute
 
     with show_runs(lines=lines) as show:

@@ -114,7 +114,6 @@ class RatingsFlags(_RatingsFlags):  # type: ignore[misc, valid-type]
     columns: Annotated[str | None, Parameter(group=_RATINGS, show_default=False)] = None
 
     def read(self, path: Path) -> "Triplets":
-        """Read the ratings in a file."""
         from fedcascade.data.readers import Columns, read_ratings
 
         names = self.columns.split(",") if self.columns else []
@@ -122,7 +121,6 @@ class RatingsFlags(_RatingsFlags):  # type: ignore[misc, valid-type]
         return read_ratings(path, columns=Columns(*names) if names else None)
 
     def build_from(self, ratings: "Triplets") -> "Ratings":
-        """Build the environment made from ratings."""
         from fedcascade.environments.ratings import Ratings
 
         return Ratings(ratings, select_options(RatingsOptions, self), seed=self.seed)
@@ -164,7 +162,6 @@ class LogOptions:
             return strip_packing(path) in TEXTS and has_log_columns(read_header(path))
 
     def open(self, path: Path) -> "Log":
-        """Open a log."""
         from fedcascade.data.logs import read_log
         from fedcascade.data.logs.items import read_items
 
@@ -189,7 +186,6 @@ class EnvironmentOptions(_SyntheticFlags, RatingsFlags):  # type: ignore[misc, v
     ratings: Annotated[Path | None, Parameter(group=_RATINGS, show_default=False)] = None
 
     def build(self) -> "Environment":
-        """Build the environment that these options describe."""
         from fedcascade.environments.synthetic import Synthetic
 
         if self.environment != "synthetic":
@@ -204,7 +200,6 @@ class EnvironmentOptions(_SyntheticFlags, RatingsFlags):  # type: ignore[misc, v
         return Synthetic(select_options(SyntheticOptions, self), seed=self.seed)
 
     def resize(self, *, dimension: int) -> Self:
-        """Return the same environment with another dimension."""
         size: dict[str, Any] = {"dimension": dimension}
         return replace(self, **size)
 

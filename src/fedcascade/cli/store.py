@@ -34,9 +34,8 @@ def _require_sql(store: "Store", url: str) -> "SqlStore":
     from fedcascade.service.store.open import hide_password
     from fedcascade.service.store.sql_store import SqlStore
 
-    words = f"backups are for SQLite and PostgreSQL: {hide_password(url)} has tools of its own"
-    require(isinstance(store, SqlStore), words)
-    assert isinstance(store, SqlStore)
+    if not isinstance(store, SqlStore):
+        raise ValueError(f"backups are for SQLite and PostgreSQL: {hide_password(url)} has tools of its own")
     return store
 
 

@@ -128,7 +128,7 @@ def test_a_welcome_changes_nothing_of_the_server(running: RunningService) -> Non
     assert len({welcome.agent for welcome in welcomes}) == 3
     for welcome in welcomes:
         assert isinstance(welcome.prior, wire.PriorMessage)
-        download = welcome.prior.to_download(welcome.agent, D)
+        download = wire.unpack_download(welcome.prior, welcome.agent, D)
         assert_same(download.statistics, get_told(running))
         assert (download.rounds, download.agents) == (480, 6)
     assert (get_state(running).dump(), get_state(running).position) == (before, position)

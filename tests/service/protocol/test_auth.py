@@ -79,7 +79,7 @@ def test_the_signature_base_is_that_of_the_rfc() -> None:
 def test_a_signed_upload_is_answered(running: RunningService) -> None:
     answer = running.enrol().exchange(build_unit_upload(1, 0, 3))
     assert (answer.count, answer.clicks, answer.rounds, answer.agents, answer.system_rounds) == (1, 1, 1, 1, 1)
-    assert answer.to_download(1, 3).statistics.gram.tolist() == [[1.0, 0, 0], [0, 0, 0], [0, 0, 0]]
+    assert wire.unpack_download(answer, 1, 3).statistics.gram.tolist() == [[1.0, 0, 0], [0, 0, 0], [0, 0, 0]]
 
 
 def test_a_replayed_signature_is_refused_also_after_a_restart(tmp_path: Path) -> None:

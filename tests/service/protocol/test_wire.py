@@ -159,7 +159,8 @@ def test_an_upload_and_a_download_cross_the_wire_to_the_bit(seed: int, dimension
     answer = wire.AnswerMessage.from_download(
         download, 3, 2, held=(9, 5), terms_id="abc", receipt=wire.Receipt(epoch="1-a", position=4, proof=bytes(16))
     )
-    received = wire.decode(wire.encode(answer, media_type), wire.AnswerMessage, media_type).to_download(7, dimension)
+    decoded = wire.decode(wire.encode(answer, media_type), wire.AnswerMessage, media_type)
+    received = wire.unpack_download(decoded, 7, dimension)
     assert np.array_equal(received.statistics.gram, statistics.gram)
     assert np.array_equal(received.statistics.moment, statistics.moment)
     assert (received.rounds, received.agents, received.statistics.count) == (100, 8, 9)

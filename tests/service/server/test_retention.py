@@ -15,7 +15,7 @@ from fedcascade.service.server.snapshots import list_known_chunks, save_snapshot
 from fedcascade.service.server.state import ServerState, replay_log
 from fedcascade.service.store.contract import Store, add_agent
 from fedcascade.service.store.open import open_store
-from fedcascade.service.store.snapshot import decode_state, encode_state
+from fedcascade.service.store.snapshot import encode_state, read_state
 from fedcascade.service.store.sqlite import SqliteStore
 from fedcascade.testing.stores import make_unit_upload, record_upload
 
@@ -36,7 +36,7 @@ def play(store: Store, state: ServerState, agents: list[int], days: range) -> No
 
 
 def dump_without_position(state: ServerState) -> bytes:
-    return encode_state(decode_state(state.dump()) | {"position": 0})
+    return encode_state(read_state([state.dump()]) | {"position": 0})
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from fedcascade.federation.warm_start import warm_server
 from fedcascade.learning.click_log import ClickLog
 from fedcascade.learning.log_sums import LogSums
 from fedcascade.saved import WarmState, save_warm
+from fedcascade.service.protocol import wire
 from fedcascade.service.server.operations import forget
 from fedcascade.service.server.state import replay_log
 from fedcascade.service.server.warming import WarmStart, warm_store
@@ -82,7 +83,7 @@ def test_a_newcomer_learns_from_users_of_the_log_who_can_be_forgotten_by_name(st
         answers = [newcomer.exchange(build_unit_upload(sequence, 0, D)) for sequence in range(1, 9)]
         assert answers[-1].agents == USERS + 1
         assert (
-            answers[-1].to_download(newcomer.agent, D).statistics.gram[1, 1] > 0.0
+            wire.unpack_download(answers[-1], newcomer.agent, D).statistics.gram[1, 1] > 0.0
         )  # the newcomer has looked at item 0
         assert running.writer is not None
         running.writer.submit(forget(agents["c"])).result()

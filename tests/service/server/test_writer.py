@@ -90,7 +90,7 @@ def test_a_repeated_upload_is_answered_with_what_the_group_holds_by_then(running
     assert agent.exchange(build_unit_upload(1, 0, 3)) == first
     other.exchange(build_unit_upload(1, 1, 3))
     shared = agent.exchange(build_unit_upload(1, 0, 3))
-    assert np.diag(shared.to_download(agent.agent, 3).statistics.gram).tolist() == [1.0, 1.0, 0.0]
+    assert np.diag(wire.unpack_download(shared, agent.agent, 3).statistics.gram).tolist() == [1.0, 1.0, 0.0]
     other.leave()
     assert agent.exchange(build_unit_upload(1, 0, 3)).numbers == first.numbers
     assert diagonal(running) == [1.0, 0.0, 0.0]
@@ -146,7 +146,7 @@ def test_a_forgotten_agent_is_gone_and_the_rest_goes_on(tmp_path: Path) -> None:
         with pytest.raises(Refused, match="no agent"):
             agent.exchange(build_unit_upload(3, 0, 3))
         answer = other.exchange(build_unit_upload(3, 2, 3))
-        received = answer.to_download(other.agent, 3)
+        received = wire.unpack_download(answer, other.agent, 3)
         assert np.diag(received.statistics.gram).tolist() == [0, 2.0, 1.0]
         assert (answer.agents, answer.system_rounds) == (1, 3)
         live = running.writer.submit(lambda _, state: state.dump()).result()  # type: ignore[union-attr]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedcascade.learning.statistics import Statistics
-from fedcascade.service.store.snapshot import CHUNK_BYTES, copy_state, decode_state, encode_state, gather_chunks
+from fedcascade.service.store.snapshot import CHUNK_BYTES, copy_state, encode_state, gather_chunks, read_state
 from fedcascade.testing.stores import make_unit_statistics
 
 
@@ -43,7 +43,7 @@ def assert_equal(value: Any, expected: Any) -> None:
 
 
 def test_a_state_comes_back_as_it_was() -> None:
-    assert_equal(decode_state(encode_state(make_state())), make_state())
+    assert_equal(read_state([encode_state(make_state())]), make_state())
 
 
 def cut(state: Any) -> Iterator[bytes]:
@@ -78,13 +78,13 @@ def test_a_copy_does_not_change_with_the_state_and_uses_memory_again() -> None:
     first = copy_state(state)
     state["large"][:] = 0.0
     state["bits"][:] = True
-    assert_equal(decode_state(encode_state(first)), make_state())
+    assert_equal(read_state([encode_state(first)]), make_state())
     second = copy_state(state, first)
     assert second["large"] is first["large"]
     assert second["bits"].packed is first["bits"].packed
-    assert_equal(decode_state(encode_state(second)), state)
+    assert_equal(read_state([encode_state(second)]), state)
     grown = copy_state({"large": np.ones(3), "bits": np.ones(9, np.bool_)}, second)
-    assert_equal(decode_state(encode_state(grown)), {"large": np.ones(3), "bits": np.ones(9, np.bool_)})
+    assert_equal(read_state([encode_state(grown)]), {"large": np.ones(3), "bits": np.ones(9, np.bool_)})
 
 
 def test_a_value_of_another_kind_is_refused() -> None:

@@ -145,7 +145,6 @@ class Exchanger:
             self.reload()
 
     def reload(self) -> None:
-        """Load the agent from its store."""
         self._memory.load()
         self.client = self._link.build_client(self._memory.store, self._id)
 
@@ -223,7 +222,6 @@ class ExchangeLoop:
 
     @contextmanager
     def suspend(self, exchanger: Exchanger) -> Iterator[None]:
-        """Suspend the exchanges of an agent."""
         with self._work:
             self._changed.wait_for(lambda: exchanger not in self._busy)
             self._busy.add(exchanger)

@@ -148,7 +148,8 @@ def settle(policy: Policy, state: SavedState, standing: wire.Standing) -> tuple[
 
     Nothing happens while uploads wait: they come first, so that both sides count the same.
     """
-    held = check_standing(standing, state.local.dimension)
+    held = standing.unpack_held(state.local.dimension)
+    _check_held(held, state.local.dimension)
     if state.outbox:
         return state, None
     lost, note, proceed = _compare_sums(state, held, standing.last_change)
@@ -232,20 +233,13 @@ def check_answer(
     answer: wire.AnswerMessage | wire.PriorMessage, agent: int, dimension: int, lambda_: float
 ) -> Download:
     """Return the download of an answer; raise ValueError if it is invalid."""
-    download = answer.to_download(agent, dimension)
+    download = wire.unpack_download(answer, agent, dimension)
     rounds, agents = download.rounds, download.agents
     _check_held(download.statistics, dimension)
     require(rounds <= LARGEST_ROUNDS, f"rounds must be <= {LARGEST_ROUNDS}, got {rounds}")
     require(agents <= LARGEST_AGENTS, f"agents must be <= {LARGEST_AGENTS}, got {agents}")
     require(transitions.is_prior(download.statistics.gram, lambda_), "gram must be positive semi-definite")
     return download
-
-
-def check_standing(standing: wire.Standing, dimension: int) -> Statistics:
-    """Return the server's sums of an agent; raise ValueError if they are invalid."""
-    held = standing.unpack_held(dimension)
-    _check_held(held, dimension)
-    return held
 
 
 def _check_held(statistics: Statistics, dimension: int) -> None:

@@ -94,16 +94,13 @@ class LocalStore:
         self.file.execute("DELETE FROM recorded_list WHERE agent = ? AND impression <= ?", expired)
 
     def close_list(self, impression: int) -> None:
-        """Delete an open list, which has its feedback."""
         self.file.execute("DELETE FROM open_list WHERE agent = ? AND impression = ?", (self.agent, impression))
 
     def record_feedback(self, impression: int, seen: Examination) -> None:
-        """Record the feedback to a list."""
         row = np.array(seen.clicks, "<i8").tobytes(), seen.examined, self.agent, impression
         self.file.execute("UPDATE recorded_list SET clicks = ?, looked = ? WHERE agent = ? AND impression = ?", row)
 
     def load_recorded_lists(self) -> list[RecordedList]:
-        """Load the recorded lists with feedback."""
         query = (
             "SELECT shown_at, items, chances, offered, clicks, looked FROM recorded_list "
             "WHERE agent = ? AND clicks IS NOT NULL ORDER BY impression"
@@ -120,7 +117,6 @@ class LocalStore:
         return ShownList(id_, impression, items.astype(np.intp), features.astype(np.float32)), row[2]
 
     def list_open_lists(self) -> list[OpenList]:
-        """List the lists without feedback, oldest first."""
         rows = self.file.execute(
             "SELECT impression, items, shown_at FROM open_list WHERE agent = ? ORDER BY impression", (self.agent,)
         )
@@ -165,7 +161,6 @@ class LocalMemory:
             return rest
 
     def follow(self, terms: wire.Terms) -> None:
-        """Follow new terms of the server."""
         policy = self._policies.follow_terms(terms)
 
         def change(state: SavedState) -> tuple[SavedState, None]:

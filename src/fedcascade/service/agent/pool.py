@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
@@ -50,7 +50,7 @@ class PoolAgent(SavedAgent):
             self.erase()
 
 
-class RemoteAgent(PoolAgent):
+class RemoteAgent(PoolAgent, AbstractContextManager["RemoteAgent", None]):
     """A ``PoolAgent`` with a file, a transport and a thread of its own. Made by ``connect``."""
 
     close_pool: Callable[[], None]
@@ -64,14 +64,11 @@ class RemoteAgent(PoolAgent):
         """Stop the background thread and close the file, which holds everything already."""
         self.close_pool()
 
-    def __enter__(self) -> "RemoteAgent":
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-class AgentPool:
+class AgentPool(AbstractContextManager["AgentPool", None]):
     """The agents of many users in one file, each with its own key, statistics and number at the server.
 
     An agent enrols before its first upload, with a token of the pool. Until then it decides with the prior of the last
@@ -176,9 +173,6 @@ class AgentPool:
             self._loop.stop()
             self._file.close()
             self._link.transport.close()
-
-    def __enter__(self) -> "AgentPool":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -270,7 +270,6 @@ def _read_all(name: str, given: Positions) -> list[int]:
 
 
 def _read_recorded(agent: int, dimension: int, row: RecordedList) -> ClickLog:
-    """Return one recorded list as a log."""
     at, items, chances, offered, clicks, looked = row
     shown = np.frombuffer(items, "<i8").astype(np.int64)
     features = np.frombuffer(offered, "<f4").astype(np.float32).reshape(1, -1, dimension)

@@ -145,12 +145,10 @@ class StoreFile:
         return [name for [name] in rows]
 
     def count_uploads(self) -> int:
-        """Count the unanswered uploads of all agents."""
         [count] = self.execute("SELECT count(*) FROM outbox").fetchone()
         return int(count)
 
     def add_tokens(self, tokens: Iterable[str]) -> None:
-        """Save enrolment tokens for agents to come."""
         with self.transaction():
             self._connection.executemany("INSERT OR IGNORE INTO token VALUES (?)", [(token,) for token in tokens])
 

@@ -71,12 +71,9 @@ class UploadMessage(Message, frozen=True, kw_only=True):
     receipt: Receipt | None = None
 
     @classmethod
-    def from_upload(
-        cls, upload: Upload, protocol: int = PROTOCOLS[-1], receipt: Receipt | None = None
-    ) -> "UploadMessage":
-        """Pack an upload."""
+    def from_upload(cls, upload: Upload, receipt: Receipt | None = None) -> "UploadMessage":
         packed = pack_statistics(upload.statistics)
-        return cls(protocol=protocol, sequence=upload.sequence, cause=upload.cause, receipt=receipt, **packed)
+        return cls(protocol=PROTOCOLS[-1], sequence=upload.sequence, cause=upload.cause, receipt=receipt, **packed)
 
     def to_upload(self, agent: int, dimension: int) -> Upload:
         """Unpack the upload; raise ValueError for another dimension."""
@@ -112,10 +109,6 @@ class AnswerMessage(Message, frozen=True, kw_only=True):
         """Pack an answer; ``held`` are the agent's observations and rounds at the server."""
         more |= {"held_count": held[0], "held_rounds": held[1], **_pack_download(download)}
         return cls(protocol=PROTOCOLS[-1], sequence=sequence, group_agents=group_agents, **more)
-
-    def to_download(self, agent: int, dimension: int) -> Download:
-        """Unpack the download; raise ValueError for another dimension."""
-        return _unpack_download(self, agent, dimension)
 
 
 class Credential(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -183,10 +176,6 @@ class PriorMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     @classmethod
     def from_download(cls, download: Download) -> "PriorMessage":
         return cls(**_pack_download(download))
-
-    def to_download(self, agent: int, dimension: int) -> Download:
-        """Unpack the download; raise ValueError for another dimension."""
-        return _unpack_download(self, agent, dimension)
 
 
 class EnrolmentAnswer(Message, frozen=True, kw_only=True):
@@ -372,7 +361,8 @@ def _pack_download(download: Download) -> dict[str, Any]:
     return {**packed, "system_rounds": download.rounds, "agents": download.agents}
 
 
-def _unpack_download(message: AnswerMessage | PriorMessage, agent: int, dimension: int) -> Download:
+def unpack_download(message: AnswerMessage | PriorMessage, agent: int, dimension: int) -> Download:
+    """Unpack the download of an agent; raise ValueError for another dimension."""
     statistics = unpack_statistics(message.numbers, (message.count, message.clicks, message.rounds), dimension)
     return Download(agent=agent, statistics=statistics, rounds=message.system_rounds, agents=message.agents)
 

@@ -69,7 +69,6 @@ class ConnectionTable:
         return True
 
     def release(self, connection: Connection) -> None:
-        """Remove a closed connection."""
         self._all.discard(connection)
         neighbours = self._by_address.get(connection.address)
         if neighbours is not None:

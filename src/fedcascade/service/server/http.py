@@ -63,7 +63,6 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
         return self.service.connections.admit(self)
 
     def leave(self) -> None:
-        """Leave the table of connections."""
         self.service.connections.release(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -83,7 +82,6 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def drop(self) -> None:
-        """Close at once."""
         self.leave()
         if self.transport is not None:
             self.transport.abort()

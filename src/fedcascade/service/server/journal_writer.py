@@ -41,8 +41,10 @@ class JournalWriter:
         now = self._clock.read_milliseconds()
         labels = NO_LABELS if state.server is None else state.server.groups.labels
         self._follow(store, state, after)
-        changed = self._find_changed(labels)
-        rename = self._name_some if len(self._labels) and len(labels) > MOST_RENAMED else self._name_all
+        size = len(self._labels)
+        # New agents come last.
+        changed = np.append(np.flatnonzero(labels[:size] != self._labels), np.arange(size, len(labels)))
+        rename = self._name_some if size and len(labels) > MOST_RENAMED else self._name_all
         moved = rename(labels, changed)
         if state.position > after or moved.size:
             moves = zip(state.agents[moved].tolist(), self._names[moved].tolist(), strict=True)
@@ -67,11 +69,6 @@ class JournalWriter:
                 self._labels, self._names = drop_row(self._labels, gone), drop_row(self._names, gone)
             elif gone < len(self._labels):  # a new agent has it, which is not in the journal yet
                 self._labels[gone], self._names[gone] = NO_LABEL, 0
-
-    def _find_changed(self, labels: Labels) -> NDArray[np.intp]:
-        """Return the places whose labels changed since the last write; new agents come last."""
-        size = len(self._labels)
-        return np.append(np.flatnonzero(labels[:size] != self._labels), np.arange(size, len(labels)))
 
     def _name_all(self, labels: Labels, changed: NDArray[np.intp]) -> NDArray[np.intp]:
         """Recompute all names if a label changed; return the places whose names changed."""
@@ -138,7 +135,6 @@ class LiveNames:
         self._free: list[int] = np.setdiff1d(np.arange(1, self._next), used).tolist()  # sorted, hence a heap
 
     def leave(self, label: int) -> None:
-        """Remove an agent from its group."""
         self._sizes[label] -= 1
         if not self._sizes[label]:
             del self._sizes[label]

@@ -90,12 +90,10 @@ class Acceptor:
         listening.setblocking(False)
 
     def open(self) -> None:
-        """Start to accept connections."""
         if self._listening.fileno() >= 0:
             self._loop.add_reader(self._listening, self._accept)
 
     def close(self) -> None:
-        """Stop accepting connections."""
         self._loop.remove_reader(self._listening)
 
     def _accept(self) -> None:
@@ -187,7 +185,7 @@ class GracefulServer(uvicorn.Server):
     def _end_at_once(self) -> None:
         """Exit at once. Acknowledged uploads are durable, so nothing is lost."""
         log.error("the shutdown took longer than %g s: exiting at once", END_SECONDS)
-        self.service.writer.kill_verifier()
+        self.service.writer.verifier.kill()
         os._exit(128 + signal.SIGTERM)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

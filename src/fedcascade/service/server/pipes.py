@@ -77,7 +77,6 @@ class PipedProcess:
             pass
 
     def kill(self) -> None:
-        """Kill it at once."""
         self.process.kill()
         with suppress(OSError), self.process:
             pass

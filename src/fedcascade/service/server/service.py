@@ -73,7 +73,7 @@ class Service:
         self._address_limiter = RateLimiter(rate=limits.address_rate, burst=limits.address_burst)
         self._forgeries = ForgeryLimiter(rate=limits.address_rate / 5, burst=limits.address_burst)
         self._nonces = auth.Nonces()
-        writer.checks = (self._require_fresh, self._use_nonce, self._limit_rate)
+        writer.check = self._admit
         self._outsized: tuple[float, list[OutsizedAgent]] = (-math.inf, [])
         self.metrics = make_metrics(
             {
@@ -133,13 +133,9 @@ class Service:
         log.error("an exchange failed", exc_info=result)
         return 500, {"content-type": "text/plain"}, b"Internal Server Error"
 
-    def _require_fresh(self, signature: auth.SignatureHeaders) -> None:
+    def _admit(self, signature: auth.SignatureHeaders) -> None:
         auth.require_fresh(signature.created, self.clock.now())
-
-    def _use_nonce(self, signature: auth.SignatureHeaders) -> None:
         self._nonces.use(signature.agent, signature.nonce, signature.created, self.clock.now())
-
-    def _limit_rate(self, signature: auth.SignatureHeaders) -> None:
         self._agent_limiter.take(signature.agent, self.clock.elapsed())
 
     async def require_operator(self, request: HttpRequest) -> None:
@@ -222,14 +218,11 @@ class ReadinessProbe:
         self._was_healthy = True
 
     async def check(self) -> None:
-        """Raise the failure of the last probe, if any."""
-        if self._probe is None or (self._probe.done() and not self._is_fresh()):
+        """Raise the failure of the last probe, if any. A probe is repeated if it is old or an upload contradicts it."""
+        is_fresh = time.monotonic() < self._expires and self._writer.healthy == self._was_healthy
+        if self._probe is None or (self._probe.done() and not is_fresh):
             self._probe = asyncio.get_running_loop().create_task(self._write())
         await asyncio.shield(self._probe)
-
-    def _is_fresh(self) -> bool:
-        """Return whether the last probe is recent and no upload contradicts it."""
-        return time.monotonic() < self._expires and self._writer.healthy == self._was_healthy
 
     async def _write(self) -> None:
         """Write random bytes: a store may skip a write of the same value."""

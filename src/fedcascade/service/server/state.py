@@ -136,7 +136,6 @@ class ServerState:
         return prior if prior is None else replace(prior, agent=agent)
 
     def forget(self, agent: int, position: int) -> None:
-        """Remove an agent and its data."""
         self.position = position
         place = self.places.pop(agent, None)
         if not self.places:
@@ -233,7 +232,6 @@ def replay_log(store: Store, policy: Policy, dimension: int, state: ServerState 
 
 
 def _restore_state(snapshot: Snapshot, policy: Policy, dimension: int) -> ServerState | None:
-    """Restore the state of a snapshot; return None for another format, policy or dimension."""
     decoded = read_state(snapshot.chunks)
     state = ServerState.from_state(decoded, policy, dimension)
     if state is not None and decoded["server"] is not None:

@@ -115,7 +115,6 @@ class SignatureVerifier:
         precompile(self.dimension)
 
     def submit(self, exchanges: Sequence[Exchange]) -> None:
-        """Take the next batch."""
         self.exchanges = exchanges
         self.requests = [
             (each.identity.public_key, each.method, each.path, each.signature, each.body, each.media_type)
@@ -162,7 +161,6 @@ class VerifierProcess(SignatureVerifier):
             self._process.is_ready()
 
     def submit(self, exchanges: Sequence[Exchange]) -> None:
-        """Send a batch to the process."""
         super().submit(exchanges)
         if not exchanges:
             return

@@ -9,7 +9,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -69,12 +69,12 @@ class Writer:
         self.healthy = True
         self.taken_over: TakenOver | None = None
         self.identities: dict[int, Identity] = {}  # of agents that have sent exchanges
-        self.checks: Sequence[Check] = ()  # of exchanges with valid signatures; each may raise ``Refused``
+        self.check: Check = lambda _: None  # of exchanges with valid signatures; it may raise ``Refused``
         self._require_tenure = require_tenure
         self._policy, self._dimension, self._batch = policy, dimension, batch
         self._queue: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()
         self._snapshots = SnapshotSchedule(snapshot_every)
-        self._verifier = verifier or SignatureVerifier(dimension)
+        self.verifier = verifier or SignatureVerifier(dimension)
         self._journal = JournalWriter(self.clock)
         self._purged = 0  # position of the last rewrite that was purged from the database's journals
         self._store: Store | None = (store := open_store())
@@ -83,7 +83,7 @@ class Writer:
         with explain_failures(store):
             self._prepare()
         warm_up(policy, dimension)
-        self._verifier.prepare()
+        self.verifier.prepare()
         self._thread = threading.Thread(target=self._run_loop, name="fedcascade-writer", daemon=True)
         self._thread.start()
 
@@ -119,7 +119,6 @@ class Writer:
             del future  # breaks the cycle of frame, future and exception
 
     async def run(self, job: Job[Result]) -> Result:
-        """Run a job as ``wait_for`` does."""
         result: Result = await self.wait_for(PendingJob(job))
         return result
 
@@ -130,13 +129,8 @@ class Writer:
         stuck = time.monotonic() - self._busy_since
         return f"the writer has been stuck for {stuck:.0f} s" if stuck > STUCK_SECONDS else None
 
-    def kill_verifier(self) -> None:
-        """Kill the verifier's process, before this one exits at once."""
-        self._verifier.kill()
-
     @property
     def waiting(self) -> int:
-        """The number of waiting jobs."""
         return self._queue.qsize()
 
     def close(self) -> None:
@@ -155,7 +149,7 @@ class Writer:
             self._busy_since = IDLE
             gathered, is_last = self._gather(wait=not admitted)
             self._busy_since = time.monotonic()
-            self._verifier.submit([pending for pending in gathered if isinstance(pending, Exchange)])
+            self.verifier.submit([pending for pending in gathered if isinstance(pending, Exchange)])
             if admitted:
                 self._write(admitted)
             elif not gathered and self._snapshots.is_busy:
@@ -207,13 +201,13 @@ class Writer:
         The checks run on the writer's thread, which orders concurrent requests. A bad signature is refused before its
         nonce is recorded, so that a forger cannot use up an agent's nonces.
         """
-        self._verifier.collect()
+        self.verifier.collect()
         admitted = []
         for pending in gathered:
             try:
                 if isinstance(pending, Exchange):
-                    for check in self.checks if pending.is_signed else ():
-                        check(pending.signature)
+                    if pending.is_signed:
+                        self.check(pending.signature)
                     if pending.refusal is not None:
                         status, reason, detail = pending.refusal
                         raise Refused(status, reason, detail, retry_after=1.0 if status == 503 else None)
@@ -298,5 +292,5 @@ class Writer:
         except Exception as error:
             log.warning("no snapshot at the end: %s", error)
         self._snapshots.close()
-        self._verifier.close()
+        self.verifier.close()
         self._close_store()

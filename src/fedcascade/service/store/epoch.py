@@ -71,7 +71,6 @@ class Epoch:
 
 @lru_cache(4)
 def _begin_proof(secret: bytes) -> hmac.HMAC:
-    """Prepare the HMAC of a secret."""
     return hmac.new(secret, digestmod="sha256")
 
 

@@ -136,7 +136,6 @@ class PostgresStore(SqlStore):
         self.run("CLOSE export")
 
     def copy_rows(self, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """Insert many rows by ``COPY``."""
         names = ", ".join(columns)
         with self.connection.cursor() as cursor, cursor.copy(f"COPY {table} ({names}) FROM STDIN") as copy:
             for row in rows:

@@ -74,7 +74,7 @@ def encode_state(state: Any) -> bytes:
     """Encode a state; raise TypeError for an unsupported kind of value.
 
     >>> import numpy as np
-    >>> decode_state(encode_state({3: np.array([True, False])}))
+    >>> read_state([encode_state({3: np.array([True, False])})])
     {3: array([ True, False])}
     """
     return b"".join(piece for piece in _encode_pieces(state) if isinstance(piece, bytes))
@@ -113,11 +113,6 @@ def split_digests(digests: bytes) -> list[bytes]:
     return [digests[start : start + DIGEST_BYTES] for start in range(0, len(digests), DIGEST_BYTES)]
 
 
-def decode_state(body: bytes) -> Any:
-    """Decode the bytes of a state."""
-    return read_state([body])
-
-
 def read_state(chunks: Iterable[bytes]) -> Any:
     """Decode a state from its chunks, holding no more than the state and a chunk in memory."""
     return _StateReader(chunks).read()
@@ -132,7 +127,7 @@ def copy_state(state: Any, previous: Any = None) -> Any:
     >>> seen = np.array([True, False])
     >>> copy = copy_state({"seen": seen})
     >>> seen[1] = True
-    >>> decode_state(encode_state(copy))
+    >>> read_state([encode_state(copy)])
     {'seen': array([ True, False])}
     """
     match state:
@@ -249,7 +244,6 @@ class _StateReader:
         self._buffer = memoryview(b"")
 
     def read(self) -> Any:
-        """Read the next value."""
         tag = self._take(1)[0]
         if 0x90 <= tag <= 0x9F:
             return self._read_kind(tag & 0x0F)
@@ -305,7 +299,6 @@ class _StateReader:
         return int.from_bytes(self._take(size))
 
     def _take(self, size: int) -> memoryview:
-        """Take the next bytes."""
         while len(self._buffer) < size:
             chunk = next(self._chunks)
             self._buffer = memoryview(bytes(self._buffer) + chunk if len(self._buffer) else chunk)

@@ -187,17 +187,12 @@ class SqlUploadLog(SqlJournal):
             raise DamagedStore(f"entry {position} of the log is missing")
         return bytes(row[0])
 
-    def remember_link(self, position: int) -> None:
-        """Cache the link at a position."""
-        self._last_link = position, self.read_link(position)
-
     def read_anchor(self) -> tuple[int, bytes]:
         """Read the start of the chain: the horizon of the last retention and the link there."""
         row = self.fetch_row(LAST_RETENTION, RETAINED)
         return (0, GENESIS) if row is None else unpack_retention(bytes(row[0]))
 
     def append_event(self, position: int, kind: str, body: bytes = b"") -> None:
-        """Append and link an event."""
         link = extend_link(self.read_link(position - 1), position, digest_event(kind, body))
         statement = "INSERT INTO event (position, kind, body, link) VALUES (?, ?, ?, ?)"
         self.run(statement, position, kind, body, link)
@@ -219,7 +214,8 @@ class SqlUploadLog(SqlJournal):
             for *row, link in rows:
                 digest = digest_upload(row)
                 if row[0] <= check.begin:
-                    _require_sealed(row[0], digest, bytes(link))
+                    if digest != bytes(link):  # the link of a folded upload is its digest
+                        raise DamagedStore(f"the folded entry {row[0]} of the log is not the one that was written")
                 else:
                     if row[0] != check.position + 1:
                         self.follow_marks(check, row[0] - 1)
@@ -278,7 +274,7 @@ class SqlUploadLog(SqlJournal):
     def _fold_upto(self, horizon: int, position: int) -> None:
         """Fold all but the last upload of each agent, and start the chain at the horizon."""
         anchor, earlier = self.read_link(horizon), self.read_anchor()[0]
-        self.remember_link(position - 1)  # its row may be folded
+        self._last_link = position - 1, self.read_link(position - 1)  # its row may be folded
         last = dict(self.fetch_rows("SELECT agent, max(position) FROM upload GROUP BY agent"))
         statement = f"SELECT {SEALED_COLUMNS} FROM upload WHERE position <= ? ORDER BY agent, position"
         rows = groupby(self.fetch_rows(statement, horizon), itemgetter(1))
@@ -332,7 +328,6 @@ class SqlUploadLog(SqlJournal):
             raise DamagedStore(f"the folded entries up to position {horizon} are not those that were written")
 
     def _verify_journal(self, horizon: int, head: int) -> None:
-        """Compare the journal with the log."""
         names = ("agent", "cause", "rounds", "count", "clicks")
         differs = " OR ".join(f"journal.{name} <> upload.{name}" for name in names)
         joined = "journal LEFT JOIN upload ON upload.position = journal.position"
@@ -375,12 +370,6 @@ def _build_lookup(keys: int) -> str:
 def _build_marks(rows: int, columns: int) -> str:
     row = f"({', '.join('?' * columns)})"
     return ", ".join([row] * rows)
-
-
-def _require_sealed(position: int, digest: bytes, seal: bytes) -> None:
-    """Check a folded upload, whose link is its digest."""
-    if digest != seal:
-        raise DamagedStore(f"the folded entry {position} of the log is not the one that was written")
 
 
 def _decode_entry(row: Sequence[Any]) -> LogEntry:

@@ -175,7 +175,6 @@ class SqlStore(SqlUploadLog, SqlIdentities, SqlSnapshots, SqlAuditLog):
         return not any(self.fetch_row(f"SELECT count(*) FROM {table}")[0] for table in ("agent", "event", "audit"))
 
     def write_table(self, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """Insert rows of another store."""
         require(table in TABLES, f"the backup has an unknown table '{table}': it is of another version")
         known = self.run(f"SELECT * FROM {table} LIMIT 0").description
         is_known = {column[0] for column in known} == set(columns)

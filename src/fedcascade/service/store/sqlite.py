@@ -62,7 +62,6 @@ class SqliteStore(SqlStore):
         return True
 
     def check_pages(self) -> None:
-        """Run SQLite's integrity check of pages and indices."""
         finding = self.fetch_row("PRAGMA integrity_check(1)")[0]
         if finding != "ok":
             raise DamagedStore(" ".join(finding.split()))

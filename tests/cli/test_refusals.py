@@ -90,7 +90,7 @@ REFUSALS = [
     ("backup sqlite:///agent.db copy", "'agent.db' is the database of an agent"),
     ("restore junk.db sqlite:///new.db", "'junk.db' is not a backup"),
     ("restore junk.db sqlite:///agent.db", "'agent.db' is the database of an agent"),
-    ("run --gap 5", "gap must be a number > 0 and at most 1, that of orthonormal directions, got 5"),
+    ("run --gap 5", "gap must be > 0 and at most 1, that of orthonormal directions, got 5"),
     ("run --gap 1.5 --features gaussian", "at most 1.414, that of orthonormal directions, got 1.5"),
     ("run --scale 0", "scale must be in (0, 1], got 0.0"),
     ("run --scale 2", "scale must be in (0, 1], got 2.0"),

@@ -98,7 +98,7 @@ def test_a_server_guards_its_answers_unless_it_is_told_otherwise(process: Server
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["serve", "--policy", "known-clusters"], "yardstick"),
+        (["serve", "--policy", "known-clusters"], "needs the true clusters"),
         (["serve", "--lambda", "0.0001"], "lambda must be at least 0.0002"),
         (["serve", "--policy", "async-linucb"], "a server cannot call agents"),
         (["serve", "--policy", "dislinucb"], "a server cannot call agents"),

@@ -306,6 +306,10 @@ def test_a_forgotten_agent_leaves_nothing_in_the_sums() -> None:
     np.testing.assert_array_equal(groups.responsibilities, rows)
     np.testing.assert_allclose(groups.group.gram, np.einsum("us,uij->sij", rows, held), atol=1e-9)
     assert groups.active.size == 11
+    mean, fits = groups.mean.copy(), groups.fits
+    upload(server, 0, Statistics.zero(D))
+    assert groups.fits == fits + 1, "the next upload refits mean and covariance"
+    assert not np.array_equal(groups.mean, mean)
 
 
 def test_a_restarted_agent_leaves_nothing_in_the_sums_and_is_placed_again() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from nacl.signing import SigningKey
 
+from fedcascade.federation.grouping.population.partition import PopulationPartition
 from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.federation.policies import POLICIES, guard_policy
 from fedcascade.federation.triggers import Always
@@ -218,6 +219,9 @@ def test_a_newcomer_is_told_of_nobody_whom_others_do_not_hide(tmp_path: Path, mi
 def test_who_is_forgotten_is_in_no_later_welcome(running: RunningService) -> None:
     before = get_told(running)
     running.operator.forget(next(iter(get_state(running).places)))
+    groups = get_state(running).server.groups  # type: ignore[union-attr]
+    assert isinstance(groups, PopulationPartition)
+    groups.add(0, Statistics.zero(D))  # as the next upload does
     assert not np.allclose(before.gram, get_told(running).gram)
 
 

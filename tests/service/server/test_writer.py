@@ -143,7 +143,7 @@ def test_a_forgotten_agent_is_gone_and_the_rest_goes_on(tmp_path: Path) -> None:
             other.exchange(build_unit_upload(sequence, 1, 3))
         agent.leave()
         assert diagonal(running) == [0.0, 2.0, 0.0]
-        with pytest.raises(Refused, match="no agent"):
+        with pytest.raises(Refused, match="no enrolled agent"):
             agent.exchange(build_unit_upload(3, 0, 3))
         answer = other.exchange(build_unit_upload(3, 2, 3))
         received = wire.unpack_download(answer, other.agent, 3)

@@ -284,6 +284,7 @@ class PopulationPartition(Partition):
         if agent < last:
             label_user(self._view_users(), agent)
         self._rebuild_groups(slots)
+        self.next_fit = 0  # the next upload refits mean and covariance
 
     def _deactivate(self, agent: int) -> None:
         """Remove an agent from the active ones, and clear the answer that may hold its data."""

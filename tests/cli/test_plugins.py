@@ -166,7 +166,7 @@ def test_an_environment_and_an_oracle_are_run_by_name(capsys: pytest.CaptureFixt
     assert (run["engine"], run["clusters"]) == ("reference", 8)
     assert 200 <= run["observations"] <= 400
     [line] = printed.err.splitlines()  # what the compiled engine does not know, in one line
-    assert line.startswith("fedcascade: the exact engine does not know")
+    assert line.startswith("fedcascade: the exact engine does not support")
 
 
 @pytest.mark.filterwarnings("default")

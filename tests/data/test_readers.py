@@ -130,7 +130,7 @@ REVIEW = b'{"user_id": "a", "business_id": "b", "stars": 3.0, "text": "x"}\n'
         ("a.csv", b"user,item,rating\n1,2,3\n1,2,3,4\n", "line 3 has 4 fields, but the header names 3"),
         ("a.csv", b"user,thing,rating\n1,2,3\n", "for the item: it has user, thing, rating"),
         ("a.dat", b"1::2::3::9\n1::2::good::9\n", "line 2: the rating must be a number, got 'good'"),
-        ("a.dat", b"1,2,3\n", "line 1 must hold user, item and rating with :: between"),
+        ("a.dat", b"1,2,3\n", "line 1 must hold user, item and rating, separated by ::"),
         ("u.data", b"1\t2\t3\t9\n1\t2\t\t9\n", "line 2: the rating must be a number, got nothing"),
         ("a.parquet", b"not parquet at all", "cannot be read: parquet"),
         ("a.json", b"", "holds no ratings"),
@@ -169,7 +169,7 @@ def test_missing_files_and_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is a folder"):
         read_ratings(tmp_path)
     (tmp_path / "u.data").write_text("1\t2\t3\t9\n")
-    with pytest.raises(ValueError, match="columns cannot be named"):
+    with pytest.raises(ValueError, match="has no names of columns"):
         read_ratings(tmp_path / "u.data", columns=Columns("a", "b", "c"))
 
 

@@ -19,7 +19,7 @@ from fedcascade.experiments.runner import execute
 
 SEEDS = (300, 301)
 SLOPES = {"population": 3.0, "fedind": 4.0, "known-clusters": 1.0}
-COMPARED = ["living", "population", "rare-clicks", "sensitivity"]
+COMPARED = ["living", "population", "rare-clicks", "ratings", "sensitivity"]
 PLAN = """
 name = "compared"
 rounds = 100

@@ -16,4 +16,4 @@ def test_facts_and_uses(tmp_path: Path) -> None:
     assert facts["least_propensity"] == 0.25
     assert facts["uses"]["ips, snips"] == "yes"
     assert facts["uses"]["rips"] == "no: no propensities of positions"
-    assert facts["uses"]["warm start"].startswith("no: it has no features")
+    assert facts["uses"]["warm start"].startswith("no: no features")

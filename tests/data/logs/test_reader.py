@@ -81,7 +81,7 @@ def test_packed_files_are_read(plain: Path, tmp_path: Path) -> None:
     (tmp_path / "log.jsonl.gz").write_bytes(gzip.compress(rows))
     assert as_lists(read_log(tmp_path / "log.jsonl.gz").read())["clicks"] == wanted["clicks"]
     (tmp_path / "log.parquet.gz").write_bytes(b"x")
-    with pytest.raises(ValueError, match="unpack the file first"):
+    with pytest.raises(ValueError, match="decompress the file first"):
         read_log(tmp_path / "log.parquet.gz")
 
 

@@ -123,7 +123,7 @@ def test_a_list_of_another_agent_with_the_same_number_is_refused(
     with open_agent(running, tmp_path / "other.db", running.operator.create_tokens()[0]) as other:
         foreign, own = other.recommend(0.5 * np.eye(D), 2), agent.recommend(np.eye(D), 2)
         assert foreign.impression == own.impression
-        with pytest.raises(ValueError, match="another agent"):
+        with pytest.raises(ValueError, match="has not shown this list"):
             agent.feedback(foreign, 0)
         agent.feedback(own, 0)
 

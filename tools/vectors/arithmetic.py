@@ -119,9 +119,8 @@ def build_trust(draws: Draws) -> list[Case]:
         download = Statistics(gram, held.moment + others.moment, held.count, held.clicks, held.rounds)
         keeper = OwnDataKeeper(policy, dimension)
         keeper.restart(held + pending)
-        agents = 4**number % 1_009
-        believed = keeper.receive(download, pending, agents)
-        case: Case = {"lambda": lambda_, "agents": agents, "total": describe_statistics(keeper.total)}
+        believed = keeper.receive(download, pending)
+        case: Case = {"lambda": lambda_, "total": describe_statistics(keeper.total)}
         case |= {"pending": describe_statistics(pending), "download": describe_statistics(download)}
         case |= {"weight": keeper.weight, "deviation": keeper.deviation, "believed": describe_statistics(believed)}
         cases.append(case)

@@ -78,7 +78,7 @@ export function restartOwnData(policy, state) {
   const { download, buffer, confirmed } = state, pending = sumPending(state), nothing = zero(buffer.moment.length);
   const held = isReplacing(state) ? nothing : confirmed ?? nothing, own = renewOwnData(policy, state, add(held, pending));
   const isNewcomer = policy.trust && !held.count && !download.count;
-  return weigh(policy, { ...state, own: isNewcomer ? splitDownload(own, download, pending, state.agents) : own });
+  return weigh(policy, { ...state, own: isNewcomer ? splitDownload(own, download, pending) : own });
 }
 
 /**
@@ -225,7 +225,7 @@ export function receive(policy, state, upload, { statistics, rounds, agents }) {
   const next = { ...answered, download: statistics };
   if (!policy.trust || !next.own) return next;
   const pending = sumPending(next), trimmed = trimDownload(next.own, policy.trust, statistics, pending);
-  return weigh(policy, { ...next, own: splitDownload(next.own, trimmed, pending, agents) });
+  return weigh(policy, { ...next, own: splitDownload(next.own, trimmed, pending) });
 }
 
 /**

@@ -16,19 +16,19 @@ import { subtract, zero } from "./statistics.js";
 /**
  * An agent's own data, apart from others' data: ``total`` of all observations; ``others``, others' part of the last download,
  * without counts; ``noise``, the variance of a click in that download; ``weight`` of others' part; standard ``deviation`` of an
- * own click; ``agents`` of the server at that download; and, with drift detection, the ``timeline`` of observations.
+ * own click; and, with drift detection, the ``timeline`` of observations.
  * @typedef {{total: Statistics, others: Statistics, noise: number, weight: number, deviation: number,
- *   agents: number, timeline: Timeline | null}} OwnData
+ *   timeline: Timeline | null}} OwnData
  */
 
 const WEIGHTS = [1, 0.25, 0.0625, 0]; // candidate weights of the server's prior
-const FEW_AGENTS_LOG_ODDS = 3.5; // prior log-odds of weight 0 at a server with d^2 / 10 agents
+const LOG_ODDS_OF_NONE = 3.5; // prior log-odds of weight 0 against each other weight
 const TYPICAL_CLICKS = 2, TYPICAL_COUNT = 4; // pseudo-counts: the variance starts at 1/4
 const LEAST_NOISE = 1e-3; // smallest variance of a click
 
 /** Return own data without a download. @param {Statistics} total @param {Timeline | null} timeline @returns {OwnData} */
 export const beginOwnData = (total, timeline) =>
-  ({ total, others: zero(total.moment.length), noise: 0.25, weight: 0, deviation: 0.5, agents: 1, timeline });
+  ({ total, others: zero(total.moment.length), noise: 0.25, weight: 0, deviation: 0.5, timeline });
 
 /** Estimate the variance of a click. @param {{count: number, clicks: number}} statistics */
 export function estimateNoise({ count, clicks }) {
@@ -38,11 +38,11 @@ export function estimateNoise({ count, clicks }) {
 
 /**
  * Split others' data from a download; ``pending`` are own data that the server did not have.
- * @param {OwnData} own @param {Statistics} download @param {Statistics} pending @param {number} agents of the server @returns {OwnData}
+ * @param {OwnData} own @param {Statistics} download @param {Statistics} pending @returns {OwnData}
  */
-export function splitDownload(own, download, pending, agents) {
+export function splitDownload(own, download, pending) {
   const { gram, moment } = subtract(download, subtract(own.total, pending));
-  return { ...own, others: { gram, moment, count: 0, clicks: 0, rounds: 0 }, noise: estimateNoise(download), agents };
+  return { ...own, others: { gram, moment, count: 0, clicks: 0, rounds: 0 }, noise: estimateNoise(download) };
 }
 
 /**
@@ -54,7 +54,7 @@ export function weighOthers(own, trust, pending) {
   const prior = noise * d, scale = noise / own.noise, isKnown = sumDiagonal(others.gram, d) !== 0;
   const scaled = isKnown ? { gram: others.gram.map((value) => scale * value), moment: others.moment.map((value) => scale * value) } : zero(d);
   for (let i = 0; isKnown && i < d; i++) scaled.gram[i * d + i] += scale * trust.lambda - prior;
-  const weight = isKnown ? averageWeight(total, scaled, noise, prior, computeCaution(own.agents, d)) : 0;
+  const weight = isKnown ? averageWeight(total, scaled, noise, prior) : 0;
   const { gram, moment, ...counts } = subtract(total, pending);
   const download = {
     gram: gram.map((value, at) => value + weight * scaled.gram[at]),
@@ -64,9 +64,6 @@ export function weighOthers(own, trust, pending) {
   for (let i = 0; i < d; i++) download.gram[i * d + i] += prior - trust.lambda;
   return { own: { ...own, weight, deviation: Math.sqrt(noise) }, download };
 }
-
-/** Compute the prior log-odds of weight 0 against each other weight. @param {number} agents @param {number} d */
-const computeCaution = (agents, d) => Math.max(0, FEW_AGENTS_LOG_ODDS - log((10 * agents) / (d * d)));
 
 /** @param {Float64Array} gram @param {number} d */
 function sumDiagonal(gram, d) {
@@ -87,14 +84,13 @@ export function measureEvidence({ gram, moment }, variance, prior) {
 /**
  * Compute the posterior mean of the weights, given own clicks.
  * @param {Statistics} own @param {{gram: Float64Array, moment: Float64Array}} others @param {number} variance @param {number} prior
- * @param {number} caution
  */
-function averageWeight(own, others, variance, prior, caution) {
+function averageWeight(own, others, variance, prior) {
   const likelihoods = WEIGHTS.map((weight) => {
     const part = { gram: others.gram.map((value) => weight * value), moment: others.moment.map((value) => weight * value) };
     const joint = { gram: part.gram.map((value, at) => own.gram[at] + value), moment: part.moment.map((value, at) => own.moment[at] + value) };
     const gain = measureEvidence(joint, variance, prior) - measureEvidence(part, variance, prior);
-    return weight === 0 ? gain + caution : gain;
+    return weight === 0 ? gain + LOG_ODDS_OF_NONE : gain;
   });
   const largest = Math.max(...likelihoods);
   let total = 0, mean = 0;

@@ -118,7 +118,7 @@ test("features are scaled", () => {
 /** A server that enrols everybody, and tells newcomers so much of theta; it keeps the addresses that it was asked at. */
 function makeServer(gram, moment) {
   const addresses = [], told = { gram: Float64Array.from(gram), moment: Float64Array.from(moment) };
-  const prior = { count: 0, clicks: 0, rounds: 0, system_rounds: 90, agents: 90, numbers: packNumbers(told) };
+  const prior = { count: 0, clicks: 0, rounds: 0, system_rounds: 90, agents: 9, numbers: packNumbers(told) };
   const body = encode({ protocol: 2, agent: 7, terms: { ...TERMS, protocol: 2 }, credential: null, prior });
   const fetch = async (address) => {
     addresses.push(address);
@@ -129,11 +129,11 @@ function makeServer(gram, moment) {
 
 test("a newcomer decides with what the server knows of anybody, also after a restart", async (t) => {
   const { addresses, options } = makeServer([12, 0, 0, 12], [0, 8]), store = new MemoryStore();
-  const agent = await connect({ ...options, store }), weight = (1 + 0.25 + 0.0625) / 4; // the prior mean
+  const agent = await connect({ ...options, store }), weight = (1 + 0.25 + 0.0625) / (3 + Math.exp(3.5)); // the prior mean
   const estimate = [0, (weight * 8) / (weight * (12 + 4) + (1 - weight) * 0.5)];
   t.after(() => agent.close());
   assert.deepEqual(addresses, ["http://server/v1/agents?prior=1"]);
-  assert.deepEqual([[...agent.estimate], agent.state.rounds, agent.state.agents], [estimate, 90, 90]);
+  assert.deepEqual([[...agent.estimate], agent.state.rounds, agent.state.agents], [estimate, 90, 9]);
   assert.deepEqual(agent.recommend(ITEMS, { k: 1 }).items, [2]);
   assert.deepEqual(Object.keys(agent.state.enrolment), ["agent", "terms", "credential"]);
   const [state] = await store.update(["state"], (values) => ({ result: values }));

@@ -46,8 +46,8 @@ export const CHECKS = {
       scores: [...computeScores(ridge, flatten(items), beta)] };
     return [computed, { theta, log_det, growth, scores }];
   },
-  trust({ lambda, agents, total, pending, download, weight, deviation, believed }) {
-    const waiting = readStatistics(pending), own = splitDownload(beginOwnData(readStatistics(total), null), readStatistics(download), waiting, agents);
+  trust({ lambda, total, pending, download, weight, deviation, believed }) {
+    const waiting = readStatistics(pending), own = splitDownload(beginOwnData(readStatistics(total), null), readStatistics(download), waiting);
     const weighed = weighOthers(own, { every: 4, lambda }, waiting);
     return [[weighed.own.weight, weighed.own.deviation, describe(weighed.download)], [weight, deviation, believed]];
   },

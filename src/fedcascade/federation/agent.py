@@ -197,10 +197,10 @@ def _start_over(policy: Policy, state: LocalState, kept: Statistics) -> LocalSta
     return _weigh(policy, fresh._replace(download=Ridge(nothing, policy.lambda_)))
 
 
-def restart_own_data(policy: Policy, state: LocalState, held: Statistics, agents: int) -> LocalState:
+def restart_own_data(policy: Policy, state: LocalState, held: Statistics) -> LocalState:
     """Rebuild own data from ``held`` at the server and pending data; others' data come with the next download.
 
-    A download before the first upload holds others' data only; ``agents`` is the number of the server's agents.
+    A download before the first upload holds others' data only.
     """
     if not policy.keeps_own_data:
         return decide(policy, state._replace(own=None))
@@ -210,7 +210,7 @@ def restart_own_data(policy: Policy, state: LocalState, held: Statistics, agents
     if policy.trust is None:
         return decide(policy, state._replace(own=keeper.data))
     is_newcomer = held.count == known.count == 0
-    weighed = keeper.receive(known, pending, agents) if is_newcomer else keeper.weigh(pending)
+    weighed = keeper.receive(known, pending) if is_newcomer else keeper.weigh(pending)
     return decide(policy, state._replace(own=keeper.data, download=Ridge(weighed, policy.lambda_)))
 
 
@@ -254,17 +254,14 @@ def take_back(policy: Policy, state: LocalState, statistics: Statistics, least: 
 
 
 def receive(
-    policy: Policy, state: LocalState, download: Statistics, agents: int, unanswered: Statistics | None = None
+    policy: Policy, state: LocalState, download: Statistics, unanswered: Statistics | None = None
 ) -> LocalState:
-    """Algorithm 1, line 11: replace the download.
-
-    ``agents`` is the number of the server's agents, and ``unanswered`` sums the uploads after the answered one.
-    """
+    """Algorithm 1, line 11: replace the download; ``unanswered`` sums the uploads after the answered one."""
     nothing = Statistics.zero(state.dimension) if unanswered is None else unanswered
     after = state._replace(unanswered=nothing)
     if policy.trust is not None:
         keeper = _keep_own_data(policy, state)
-        download, after = keeper.receive(download, sum_pending(after), agents), after._replace(own=keeper.data)
+        download, after = keeper.receive(download, sum_pending(after)), after._replace(own=keeper.data)
     return decide(policy, after._replace(download=Ridge(download, policy.lambda_)))
 
 
@@ -356,7 +353,7 @@ class Agent:
         """Replace the last download."""
         require(download.agent == self.id, f"this is agent {self.id}, the download is for {download.agent}")
         download.statistics.check(self.problem.dimension)
-        self.state = receive(self.policy, self.state, download.statistics, download.agents)
+        self.state = receive(self.policy, self.state, download.statistics)
 
     def restart(self, kept: Statistics) -> None:
         """Start over for a changed user, keeping ``kept``; a ``CHANGE`` upload becomes pending."""

@@ -37,7 +37,6 @@ class OwnData(NamedTuple):
     weight: Vector  # of others' data
     noise: Vector  # variance of a click in the last download
     deviation: Vector  # standard deviation of a click
-    agents: Vector  # of the server at the last download
 
 
 def make_own_data(shape: Sequence[int], dimension: int, *, has_blocks: bool) -> OwnData:
@@ -56,7 +55,6 @@ def make_own_data(shape: Sequence[int], dimension: int, *, has_blocks: bool) -> 
         weight=np.zeros((*lead, 1)),
         noise=np.full((*lead, 1), FIRST_NOISE),
         deviation=np.full((*lead, 1), FIRST_DEVIATION),
-        agents=np.ones((*lead, 1)),
     )
 
 

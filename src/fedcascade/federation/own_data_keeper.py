@@ -63,16 +63,12 @@ class OwnDataKeeper:
         """Return whether others' data are due to be weighed again."""
         return self._trust is not None and bool(is_due(self.data, self._trust))
 
-    def receive(self, download: Statistics, pending: Statistics, agents: int) -> Statistics:
-        """Return a download with others' data weighed.
-
-        ``pending`` are own data that the server did not have, ``agents`` the number of its agents.
-        """
+    def receive(self, download: Statistics, pending: Statistics) -> Statistics:
+        """Return a download with others' data weighed; ``pending`` are own data that the server did not have."""
         if self._trust is None:
             return download
         noise = estimate_noise(download.count, download.clicks)
-        sums = (pending.gram, pending.moment), (download.gram, download.moment)
-        split_download(self.data, *sums, noise, agents)
+        split_download(self.data, pending.gram, pending.moment, download.gram, download.moment, noise)
         return self.weigh(pending)
 
     def weigh(self, pending: Statistics) -> Statistics:

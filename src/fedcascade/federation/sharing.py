@@ -20,6 +20,7 @@ from fedcascade.numerics.linear import Matrix, Vector
 HALVINGS = 8  # weights of others' data are 1, 1/2, 1/4, ... 1/256 and 0
 SHARES = LANES // 2  # weights that are tried at a time
 MIN_GAIN = 0.05  # log-likelihood that another halving must gain
+LOG_ODDS_OF_NONE = 3.5  # prior log-odds of weight 0 against each other weight in ``average_weight``
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,22 +96,21 @@ def find_weight(
 
 @jit
 def average_weight(
-    own: tuple[Matrix, Vector], others: tuple[Matrix, Vector], variance: float, prior: float, caution: float
+    own_gram: Matrix, own_moment: Vector, gram: Matrix, moment: Vector, variance: float, prior: float
 ) -> float:
-    """Return the posterior mean of the weights 1, 1/4, 1/16 and 0 of others' data, given own clicks.
+    """Return the posterior mean of the weights 1, 1/4, 1/16 and 0, given own clicks.
 
-    ``caution`` is the prior log-odds of weight 0 against each of the others. With few own clicks the mean changes less
-    from click to click than the weight of ``find_weight``.
+    A priori, weight 0 is 33 times as probable as each of the others. With few own clicks the mean changes less from
+    click to click than the weight of ``find_weight``.
     """
-    d = own[1].size
-    workspace, evidence = np.empty((d * (d + 1) + 1) * LANES), np.empty(LANES)
+    workspace, evidence = np.empty((moment.size * (moment.size + 1) + 1) * LANES), np.empty(LANES)
     weights = np.array([1.0, 0.25, 0.0625, 0.0])
-    _measure_evidence(own, others, weights, (variance, prior), workspace, evidence)
+    _measure_evidence((own_gram, own_moment), (gram, moment), weights, (variance, prior), workspace, evidence)
     largest, total, mean = -np.inf, 0.0, 0.0
     for place in range(SHARES):
         evidence[place] -= evidence[SHARES + place]
         if weights[place] == 0.0:
-            evidence[place] += caution
+            evidence[place] += LOG_ODDS_OF_NONE
         largest = max(largest, evidence[place])
     for place in range(SHARES):
         probability = exp(evidence[place] - largest)

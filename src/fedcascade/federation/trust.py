@@ -15,11 +15,8 @@ from fedcascade.federation.own_data import OwnData
 from fedcascade.federation.rows import COUNTS
 from fedcascade.federation.sharing import average_weight
 from fedcascade.learning.noise import estimate_noise
-from fedcascade.numerics.elementary import log
 from fedcascade.numerics.jit import jit, jit_inline
 from fedcascade.numerics.linear import Matrix, Vector, unpack_sums
-
-FEW_AGENTS_LOG_ODDS = 3.5  # prior log-odds of weight 0 at a server with d^2 / 10 agents
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +24,8 @@ class Trust(Part):
     """The rule that weighs the server's prior by the agent's own clicks, at each download and after some rounds.
 
     The prior has precision w P + (1 - w) d I, where P is the server's and d I that of a theta of length 1. The weight w
-    is the posterior mean over 1, 1/4, 1/16 and 0, given the agent's own clicks. If the server has few agents, 0 has by
-    far the largest prior probability.
+    is the posterior mean over 1, 1/4, 1/16 and 0, given the agent's own clicks; 0 has by far the largest prior
+    probability.
     """
 
     every: int = constant(4, meaning="own rounds between two weighings", range=whole_numbers(1))
@@ -51,25 +48,17 @@ def is_due(own: OwnData, rule: CompiledTrust) -> bool:
     return bool(own.total[own.total.size - 1] % rule.every == 0.0)
 
 
-@jit_inline
-def compute_caution(agents: float, d: int) -> float:
-    """Return the prior log-odds of weight 0 against each other weight: 3.5 for d^2 / 10 agents, less for more."""
-    return max(0.0, FEW_AGENTS_LOG_ODDS - log(10.0 * agents / (d * d)))
-
-
 @jit
 def split_download(
-    own: OwnData, pending: tuple[Matrix, Vector], download: tuple[Matrix, Vector], noise: float, agents: int
+    own: OwnData, pending_gram: Matrix, pending_moment: Vector, gram: Matrix, moment: Vector, noise: float
 ) -> None:
     """Split others' data from a download; ``pending`` are own data that the server did not have.
 
-    ``noise`` is the variance of a click that the server assumed for its prior, ``agents`` the number of its agents.
+    ``noise`` is the variance of a click that the server assumed for its prior.
     """
-    (pending_gram, pending_moment), (gram, moment) = pending, download
     total_gram, total_moment = np.empty_like(gram), np.empty_like(moment)
     unpack_sums(own.total, total_gram, total_moment)
     own.noise[0] = noise
-    own.agents[0] = agents
     for i in range(moment.size):
         own.others_moment[i] = moment[i] - (total_moment[i] - pending_moment[i])
         for j in range(moment.size):
@@ -96,9 +85,7 @@ def weigh_others(
             for j in range(d):
                 others_gram[i, j] = scale * own.others_gram[i, j]
             others_gram[i, i] += scale * rule.lambda_ - prior
-        weight = average_weight(
-            (total_gram, total_moment), (others_gram, others_moment), noise, prior, compute_caution(own.agents[0], d)
-        )
+        weight = average_weight(total_gram, total_moment, others_gram, others_moment, noise, prior)
     own.weight[0], own.deviation[0] = weight, np.sqrt(noise)
     for i in range(d):
         moment[i] = total_moment[i] - pending_moment[i] + weight * others_moment[i]

@@ -88,5 +88,5 @@ def precompile_agent(policy: Policy, dimension: int) -> None:
     for round_, click in ((1, 0), (2, None)):
         agent.observe(agent.recommend(items, ties), click, round_=round_, draw=0.5)
         agent.receive(Download(agent=0, statistics=agent.state.buffer, rounds=round_, agents=1))
-    state = restart_own_data(policy, agent.state, agent.state.buffer, agents=1)
+    state = restart_own_data(policy, agent.state, agent.state.buffer)
     skip_answer(policy, state, state.buffer, state.unanswered)

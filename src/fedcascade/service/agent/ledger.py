@@ -100,11 +100,7 @@ def follow(policy: Policy, state: SavedState, enrolment: wire.EnrolmentAnswer, d
     local = state.local._replace(id=enrolment.agent, download=ridge)
     is_same = transitions.fits_policy(policy, local.own)
     own = local._replace(own=local.own if is_same else None)
-    followed = (
-        transitions.decide(policy, own)
-        if is_same
-        else transitions.restart_own_data(policy, own, state.held, state.agents)
-    )
+    followed = transitions.decide(policy, own) if is_same else transitions.restart_own_data(policy, own, state.held)
     return state._replace(local=followed, enrolment=enrolment)
 
 
@@ -114,7 +110,7 @@ def take_prior(policy: Policy, state: SavedState, message: wire.PriorMessage) ->
     if state.local.download.statistics.count:
         return state
     local = state.local._replace(download=Ridge(download.statistics, policy.lambda_))
-    local = transitions.restart_own_data(policy, local, state.held, download.agents)
+    local = transitions.restart_own_data(policy, local, state.held)
     return state._replace(local=local, rounds=download.rounds, agents=download.agents, since=0)
 
 
@@ -140,7 +136,7 @@ def confirm(
     if download is None:
         return after._replace(local=transitions.skip_answer(policy, local, upload.statistics, unanswered))
     usable = transitions.trim_download(policy, local, download.statistics, unanswered)
-    return after._replace(local=transitions.receive(policy, local, usable, download.agents, unanswered))
+    return after._replace(local=transitions.receive(policy, local, usable, unanswered))
 
 
 def settle(policy: Policy, state: SavedState, standing: wire.Standing) -> tuple[SavedState, str | None]:
@@ -215,7 +211,7 @@ def withdraw(policy: Policy, state: SavedState, upload: Upload, *, is_lost: bool
 
 
 def _restart_held(policy: Policy, state: SavedState) -> SavedState:
-    return state._replace(local=transitions.restart_own_data(policy, state.local, state.held, state.agents))
+    return state._replace(local=transitions.restart_own_data(policy, state.local, state.held))
 
 
 def _take_back(policy: Policy, state: SavedState, statistics: Statistics) -> SavedState:

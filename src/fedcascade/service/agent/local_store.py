@@ -32,7 +32,7 @@ DROP_OLD_LISTS = (
 )
 COUNTS = 48  # bytes of six integers before the buffer
 DECODED_AS_SAVED = ("confirmed", "outbox", "receipt", "last_change", "lost", "unsettled")
-OWN_ARRAYS = ("total", "since", "others_gram", "others_moment", "cusum", "weight", "noise", "deviation", "agents")
+OWN_ARRAYS = ("total", "since", "others_gram", "others_moment", "cusum", "weight", "noise", "deviation")
 # Time, items, propensities, features on offer, clicks and examined positions.
 RecordedList = tuple[float, bytes, bytes | None, bytes, bytes, int]
 Result = TypeVar("Result")

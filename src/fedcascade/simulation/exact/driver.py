@@ -113,7 +113,7 @@ class ExchangeDriver:
             nothing = Statistics.zero(self.problem.dimension)  # the buffer after an upload
             for download in downloads:
                 keeper = self._keep_own_data(download.agent, self.own_data)
-                believed = keeper.receive(download.statistics, nothing, download.agents)
+                believed = keeper.receive(download.statistics, nothing)
                 self.load_ridge(download.agent, Ridge(believed, self.policy.lambda_), keeper.deviation)
             return
         ridges: dict[int, Ridge] = {}  # agents of one group get the same statistics

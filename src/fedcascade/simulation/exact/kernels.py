@@ -100,7 +100,6 @@ def follow_user(
         own.weight[agent],
         own.noise[agent],
         own.deviation[agent],
-        own.agents[agent],
     )
     click, examined = seen
     counts = mine.total.size - COUNTS

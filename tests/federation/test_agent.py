@@ -205,7 +205,7 @@ def test_the_same_feedback_twice_is_refused_and_nothing_changes(policy: Policy) 
     shown = agent.recommend(items(), words())
     agent.observe(shown, 0, round_=1, draw=0.5)
     before = state(agent)
-    with pytest.raises(ValueError, match="not yet answered"):
+    with pytest.raises(ValueError, match="give feedback once"):
         agent.observe(shown, 0, round_=1, draw=0.5)
     assert state(agent) == before
 

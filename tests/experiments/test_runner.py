@@ -246,7 +246,7 @@ def test_an_unfinished_folder_is_read_as_far_as_it_is_and_one_that_ends_forgets_
     small_plan: Plan, tmp_path: Path
 ) -> None:
     plan = resize_plan(small_plan, rounds=200)
-    with pytest.raises(KeyboardInterrupt, match="4 of 6 planned runs saved; run the same command again to resume"):
+    with pytest.raises(KeyboardInterrupt, match="4 of 6 runs saved; run the same command again to resume"):
         execute([plan], tmp_path, make_recording_scheduler([], stop_after=4), lambda _: None)
     unfinished = results.read_results(tmp_path)
     assert (unfinished.planned, len(unfinished.runs), unfinished.plans) == (6, 4, [plan])

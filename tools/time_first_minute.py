@@ -18,14 +18,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON_BLOCK = re.compile(r"```python\n(.+?)```", re.DOTALL)
-COMMAND = re.compile(r"```console\n\$ fedcascade (.+)\n")
+COMMAND = re.compile(r"`fedcascade (run)`")
 
 
 def read_readme(text: str) -> tuple[str, list[str]]:
-    """Read the first Python block of a README, and the arguments of its first ``fedcascade`` command."""
+    """Read the first Python block of a README, and the arguments of the command that it names."""
     block, command = PYTHON_BLOCK.search(text), COMMAND.search(text)
     if block is None or command is None:
-        raise ValueError("the README must have a Python block and a console block that starts with '$ fedcascade'")
+        raise ValueError("the README must have a Python block and name the command `fedcascade run`")
     return block[1], command[1].split()
 
 

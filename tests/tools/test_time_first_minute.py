@@ -11,5 +11,5 @@ def test_the_first_block_and_the_first_command_of_the_readme_are_timed() -> None
 
 
 def test_a_readme_without_a_command_is_refused() -> None:
-    with pytest.raises(ValueError, match="must have a Python block and a console block"):
+    with pytest.raises(ValueError, match="must have a Python block and name the command"):
         read_readme("```python\nprint(1)\n```\n")

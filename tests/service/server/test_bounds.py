@@ -123,7 +123,7 @@ def test_the_terms_say_what_is_taken(running: RunningService, tmp_path: Path) ->
     path, transport = str(tmp_path / "agent.db"), SharedTransport(running)
     with connect("", store=path, token=token, min_observations=0, transport=transport) as agent:
         assert agent.memory.policy.trigger.least == 6
-        with pytest.raises(ValueError, match="at most 4 items"):
+        with pytest.raises(ValueError, match="k must be <= 4"):
             agent.recommend(np.eye(3), k=5)
         agent.recommend(np.eye(3), k=3)
 

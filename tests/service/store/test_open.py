@@ -39,7 +39,7 @@ def test_an_unknown_scheme_is_refused_with_those_that_are_known(url: str) -> Non
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///", "sqlite://store.db"])
 def test_a_sqlite_address_without_a_file_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match="a SQLite store looks like"):
+    with pytest.raises(ValueError, match="a SQLite store must look like"):
         open_store(url)
 
 

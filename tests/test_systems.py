@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedcascade import systems
-from fedcascade.federation.grouping.graph.complete import complete
+from fedcascade.federation.grouping.graph import complete
 from fedcascade.systems import write_atomically
 
 fcntl = pytest.importorskip("fcntl", reason="this system is one of the others")

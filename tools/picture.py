@@ -39,7 +39,7 @@ def main() -> None:
     """Run a demo and take the picture."""
     with subprocess.Popen(COMMAND, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        draw(next(hit[1] for line in process.stderr if (hit := re.search(r"the page: (\S+)", line))))
+        draw(next(hit[1] for line in process.stderr if (hit := re.search(r"dashboard: (\S+)", line))))
         process.send_signal(signal.SIGINT)
         process.stderr.read()
     print(f"{PICTURE}: {PICTURE.stat().st_size // 1000} kB")

@@ -219,7 +219,7 @@ def test_an_agent_that_the_server_sent_away_comes_back_with_a_new_token(site: We
     first.evaluate("play(0, 10)")
     assert first.evaluate("agent.flush(20)")
     (site.operator.revoke if how == "revoked" else site.operator.forget)(before)
-    with pytest.raises(Exception, match="revoked" if how == "revoked" else "no agent of this number"):
+    with pytest.raises(Exception, match="revoked" if how == "revoked" else "no enrolled agent"):
         first.evaluate("agent.leave()")
     first.evaluate("play(10, 5)")
     wait_for(first, "(agent.trouble ?? '').includes('for an enrolment token')")
@@ -314,7 +314,7 @@ def test_a_full_browser_works_in_memory_and_says_so(site: WebSite) -> None:
     site.context.new_cdp_session(tab).send("Storage.overrideQuotaForOrigin", quota)
     agent = site.enrol(tab)
     tab.evaluate("play(0, 10)")
-    assert "keeps it in memory" in tab.evaluate("agent.trouble")
+    assert "it stays in memory" in tab.evaluate("agent.trouble")
     assert tab.evaluate("agent.flush(20)")
     assert_held(site, agent, 10)
 
@@ -324,7 +324,7 @@ def test_a_browser_that_stores_nothing_works_in_memory_and_says_so(site: WebSite
     agent = site.enrol(tab)
     tab.evaluate("play(0, 5)")
     assert tab.evaluate("agent.flush(20)")
-    assert "this browser stores nothing (denied)" in tab.evaluate("agent.trouble")
+    assert "the browser cannot store this agent (denied)" in tab.evaluate("agent.trouble")
     assert_held(site, agent, 5)
 
 

@@ -258,7 +258,7 @@ def test_a_visitor_changes_half_of_the_minds_and_agents_begin_anew(browser_page:
 
 def change_minds(browser_page: BrowserPage, process: subprocess.Popen[str]) -> None:
     assert process.stderr is not None
-    url = next(hit[1] for line in process.stderr if (hit := re.search(r"the page: (\S+)/ ", line)))
+    url = next(hit[1] for line in process.stderr if (hit := re.search(r"dashboard: (\S+)/ ", line)))
     page = browser_page.page
     page.goto(url)
     thousands = page.locator("#progress-text", has_text=re.compile(r"round \d+,\d{3} of"))
@@ -287,7 +287,7 @@ def read_turnover(page: Any) -> dict[str, int]:
 
 def take_part(browser_page: BrowserPage, process: subprocess.Popen[str]) -> None:
     assert process.stderr is not None
-    url = next(hit[1] for line in process.stderr if (hit := re.search(r"the page: (\S+)/ ", line)))
+    url = next(hit[1] for line in process.stderr if (hit := re.search(r"dashboard: (\S+)/ ", line)))
     assert request_as(url, "elsewhere.example") == 401  # a name that was made to point to this machine
     assert request_as(url, "localhost") == 200
     browser_page.page.goto(url)

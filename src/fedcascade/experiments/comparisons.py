@@ -3,7 +3,7 @@
 Every ± in a table, a report or a JSON file is the half-width of an interval of this module.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf, isfinite, nan, sqrt
 from statistics import mean, stdev
 from typing import NamedTuple
@@ -117,23 +117,24 @@ def _list_regret_shares(
     compare = plan.compare
     users = environment.spec.declared.users if plan.per_user else 1
     unit = "own rounds" if plan.per_user else "rounds"
-    checkpoints = sorted(set(curves[0]["round"].to_list()))
+    regrets = [dict(curve.group_by("round", maintain_order=True).agg("regret").iter_rows()) for curve in curves]
+    checkpoints = sorted(regrets[0])
     last = checkpoints[-1]
     spans = [(0, after * users, f"regret after {after:,} {unit}") for after in compare.after] or [(0, last, "regret")]
     if compare.since:
         spans.append((compare.since * users, last, f"regret from round {compare.since:,} on"))
     for start, end, words in spans:
-        gained = [_list_regret(curve, start, end) for curve in curves]
+        gained = [_list_regret(regret, start, end) for regret in regrets]
         if all(gained):
             yield words, estimate_ratio(*gained)
     late = [end for end in checkpoints if end >= compare.worst_from * users]
     if compare.worst_from and late:
-        shares = [estimate_ratio(*(_list_regret(curve, 0, end) for curve in curves)) for end in late]
+        shares = [estimate_ratio(*(regret[end] for regret in regrets)) for end in late]
         words = f"largest share of regret from {compare.worst_from:,} {unit} on"
         yield words, max(shares, key=lambda share: share.mean)
 
 
-def _list_regret(curves: pl.DataFrame, start: int, end: int) -> list[float]:
+def _list_regret(regret: Mapping[int, list[float]], start: int, end: int) -> list[float]:
     """Return the regret of each run between two checkpoints, by seed; nothing where there is no such checkpoint."""
-    ends, starts = (curves.filter(pl.col("round") == round_)["regret"].to_list() for round_ in (end, start))
+    ends, starts = regret.get(end, []), regret.get(start, [])
     return [end - start for end, start in zip(ends, starts or [0.0] * len(ends), strict=True)]

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedcascade.checks import NONNEGATIVE, POSITIVE, Range, read_whole, require, whole_numbers
-from fedcascade.constants import Checked as CheckedSettings
-from fedcascade.constants import constant as setting
+from fedcascade.constants import Checked, constant
 from fedcascade.learning.statistics import LARGEST_TOTAL, Statistics
 from fedcascade.service.protocol.errors import Refused
 
@@ -21,19 +20,19 @@ ORIGIN = re.compile(r"https?://[a-z0-9.\-]+(:\d{1,5})?|https?://\[[0-9a-f:]+\](:
 
 
 @dataclass(frozen=True, kw_only=True)
-class UploadBounds(CheckedSettings):
+class UploadBounds(Checked):
     """Bounds of an agent's uploads; the defaults suit people, and a simulation needs more rounds.
 
     An agent may upload ``rounds_burst`` rounds and ``rounds_per_hour`` more for every hour since it enrolled. Bounds
     are checked once, when an upload arrives, so a replay of the log does not depend on them or on the clock.
     """
 
-    longest_list: int = setting(50, "Most items in a list, hence observations in a round", COUNT)
-    min_observations: int | None = setting(
+    longest_list: int = constant(50, "Most items in a list, hence observations in a round", COUNT)
+    min_observations: int | None = constant(
         None, "Fewest observations in an upload, so that none can be read from it. [default: 2 d]", whole_numbers(0)
     )
-    rounds_burst: int = setting(1_000, "Rounds that an agent may play at any pace", COUNT)
-    rounds_per_hour: float = setting(60.0, "Further rounds of an agent for each hour since it enrolled", NONNEGATIVE)
+    rounds_burst: int = constant(1_000, "Rounds that an agent may play at any pace", COUNT)
+    rounds_per_hour: float = constant(60.0, "Further rounds of an agent for each hour since it enrolled", NONNEGATIVE)
 
     def get_min_observations(self, dimension: int) -> int:
         """Return the fewest observations in an upload of that dimension."""
@@ -67,26 +66,26 @@ FOR_SIMULATIONS = UploadBounds(longest_list=1_000, min_observations=0, rounds_bu
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits(CheckedSettings):
+class Limits(Checked):
     """Limits of callers: requests per second and at once, bytes of a body, connections.
 
     An upload holds some ten rounds; the burst is for agents that were offline. Bad signatures are limited to a fifth of
     an address's rate.
     """
 
-    rate: float = setting(0.2, "Requests per second of one agent, in the long run", POSITIVE)
-    burst: float = setting(100.0, "Requests of one agent at once", POSITIVE)
-    address_rate: float = setting(
+    rate: float = constant(0.2, "Requests per second of one agent, in the long run", POSITIVE)
+    burst: float = constant(100.0, "Requests of one agent at once", POSITIVE)
+    address_rate: float = constant(
         50.0, "Enrolments and operator requests per second from one address, in the long run", POSITIVE
     )
-    address_burst: float = setting(100.0, "Enrolments and operator requests from one address at once", POSITIVE)
-    body_bytes: int | None = setting(None, "Most bytes in the body of a request. [default: by the dimension]", COUNT)
-    connections: int = setting(4_096, "Most connections in total", COUNT)
-    connections_per_address: int = setting(512, "Most connections from one address", COUNT)
-    trusted_proxy: tuple[str, ...] = setting(
+    address_burst: float = constant(100.0, "Enrolments and operator requests from one address at once", POSITIVE)
+    body_bytes: int | None = constant(None, "Most bytes in the body of a request. [default: by the dimension]", COUNT)
+    connections: int = constant(4_096, "Most connections in total", COUNT)
+    connections_per_address: int = constant(512, "Most connections from one address", COUNT)
+    trusted_proxy: tuple[str, ...] = constant(
         (), "Address of a proxy whose X-Forwarded-For is trusted. Repeatable. [default: none]"
     )
-    allow_origin: tuple[str, ...] = setting(
+    allow_origin: tuple[str, ...] = constant(
         (), "Web site whose pages may run agents, such as https://shop.example. Repeatable. [default: none]"
     )
 
@@ -101,24 +100,26 @@ class Limits(CheckedSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerOptions(CheckedSettings):
+class ServerOptions(Checked):
     """Options of a server: store, address, TLS, commits, retention."""
 
-    store: str = setting(
+    store: str = constant(
         "sqlite:///fedcascade.db", "Database of the server: sqlite:///file.db or postgresql://user@host/database"
     )
-    dimension: int = setting(20, "d, the number of features of an item", COUNT)
-    host: str = setting("127.0.0.1", "Address to listen on")
-    port: int = setting(8777, "Port to listen on; 0 takes any free port", PORT)
-    tls_cert: Path | None = setting(None, "Certificate chain (PEM), to serve https")
-    tls_key: Path | None = setting(None, "Private key (PEM) of the certificate")
-    operator_token: Path = setting(Path("operator.token"), "File with the operator's token; created at the first start")
-    batch: int = setting(256, "Most uploads in one commit", COUNT)
-    snapshot_every: int = setting(10_000, "Uploads between two snapshots, or one per 20 agents if that is more", COUNT)
-    retain: float | None = setting(
+    dimension: int = constant(20, "d, the number of features of an item", COUNT)
+    host: str = constant("127.0.0.1", "Address to listen on")
+    port: int = constant(8777, "Port to listen on; 0 takes any free port", PORT)
+    tls_cert: Path | None = constant(None, "Certificate chain (PEM), to serve https")
+    tls_key: Path | None = constant(None, "Private key (PEM) of the certificate")
+    operator_token: Path = constant(
+        Path("operator.token"), "File with the operator's token; created at the first start"
+    )
+    batch: int = constant(256, "Most uploads in one commit", COUNT)
+    snapshot_every: int = constant(10_000, "Uploads between two snapshots, or one per 20 agents if that is more", COUNT)
+    retain: float | None = constant(
         None, "Days after which the uploads of each agent are folded into one. [default: keep all]"
     )
-    take_over: bool = setting(
+    take_over: bool = constant(
         False, "Serve a store that was served with another policy or constants; servers with the old ones end"
     )
 

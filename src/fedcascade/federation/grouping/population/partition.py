@@ -30,12 +30,15 @@ from fedcascade.federation.grouping.population.groups import (
     make_groups,
     measure_groups,
     measure_merge,
+    visit_users,
+)
+from fedcascade.federation.grouping.population.proposals import (
+    cluster_estimates,
+    estimate_users,
     move_users,
     predict_users,
     try_groups,
-    visit_users,
 )
-from fedcascade.federation.grouping.population.proposals import cluster_estimates, estimate_users
 from fedcascade.federation.holdings import Holdings, append_zeros, drop_row
 from fedcascade.learning.noise import MIN_NOISE, estimate_noise
 from fedcascade.learning.statistics import Statistics

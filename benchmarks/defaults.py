@@ -22,7 +22,7 @@ from typing import NamedTuple
 from fedcascade import POLICIES, Ratings, Synthetic, TopK, simulate
 from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.matrices import Triplets
-from fedcascade.experiments.comparisons import Interval, estimate_mean, estimate_ratio
+from fedcascade.intervals import Interval, estimate_mean, estimate_ratio
 
 TUNING_SEEDS, REPORT_SEEDS = range(100, 105), range(200, 210)
 BETAS = (0.2, 0.7, 2.0)

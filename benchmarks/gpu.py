@@ -30,14 +30,14 @@ from fedcascade.federation.grouping.partition import Everyone
 from fedcascade.federation.policies import POLICIES, Policy
 from fedcascade.federation.triggers import Never
 from fedcascade.learning.oracles import TopK
-from fedcascade.simulation.cuda import engine as cuda
-from fedcascade.simulation.cuda.batches import DeviceBatch
-from fedcascade.simulation.cuda.device import check_device
-from fedcascade.simulation.cuda.runs import DeviceRun
 from fedcascade.simulation.exact import engine as exact
 from fedcascade.simulation.exact.driver import ExchangeDriver
 from fedcascade.simulation.scenario import Scenario
 from fedcascade.simulation.trace import Trace
+from fedcascade_cuda import engine as cuda
+from fedcascade_cuda.batches import DeviceBatch
+from fedcascade_cuda.device import check_device
+from fedcascade_cuda.runs import DeviceRun
 
 FIVE = ("fedc3ucb-h", "force-comm", "no-auxiliary", "fedlinucb", "fedind")
 MILLION, REPEATS = 1_000_000, 3

@@ -56,7 +56,7 @@ class PacedLoad(Load):
             began = time.perf_counter()
             sequence = number // len(self.agents) + 1
             message = wire.msgspec.structs.replace(self.messages[number % len(self.messages)], sequence=sequence)
-            body = wire.encode(message, wire.MSGPACK)
+            body = wire.ENCODERS[wire.MSGPACK](message)
             if await connection.post(agent.sign_headers("POST", "/v1/exchanges", body, sequence), body) != 200:
                 raise SystemExit("upload refused")
             self.latencies.append(time.perf_counter() - began)
@@ -199,6 +199,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:
         folder, token = Path(name), "a token of this benchmark alone"
         (folder / "operator.token").write_text(token, encoding="utf-8")
+        (folder / "operator.token").chmod(0o600)
         load = Load(enrolled(f"sqlite:///{folder}/bench.db", options.agents), make_messages())
         with server(folder) as (port, pid, _):
             while load.sent < options.agents:

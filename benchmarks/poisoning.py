@@ -20,13 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.environments.synthetic import Synthetic
-from fedcascade.experiments.comparisons import estimate_ratio
 from fedcascade.federation.grouping.graph.complete import HeterogeneityGraph
 from fedcascade.federation.grouping.graph.guarded import GuardedGraph
-from fedcascade.federation.messages import Cause, Download, Upload
+from fedcascade.federation.messages import Cause, Downloads, Upload
 from fedcascade.federation.policies import POLICIES, Policy, guard_policy
 from fedcascade.federation.server import Server
 from fedcascade.federation.sharing import Sharing
+from fedcascade.intervals import estimate_ratio
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.server.settings import UploadBounds
 from fedcascade.simulation import scenario
@@ -66,7 +66,7 @@ class PoisonedServer(Server):
             [0 for _ in range(self.poisoning_agents) if self.poison is not None and self.join()], np.int64
         )
 
-    def take(self, upload: Upload, *collected: Upload) -> tuple[Download, ...]:
+    def take(self, upload: Upload, *collected: Upload) -> Downloads:
         """Upload first for poisoning agents that may claim a tenth more than they have."""
         hours = self.rounds / (self.honest * ROUNDS_PER_HOUR)
         allowed = int(BOUNDS.rounds_burst + hours * BOUNDS.rounds_per_hour) * BOUNDS.longest_list

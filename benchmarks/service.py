@@ -111,7 +111,7 @@ class Load:
             sequence = self.sent // len(self.agents) + 1
             message = self.messages[self.sent % len(self.messages)]
             self.sent += 1
-            body = wire.encode(msgspec.structs.replace(message, sequence=sequence), wire.MSGPACK)
+            body = wire.ENCODERS[wire.MSGPACK](msgspec.structs.replace(message, sequence=sequence))
             status = await connection.post(agent.sign_headers("POST", wire.EXCHANGES, body, sequence), body)
             if status != 200:
                 raise SystemExit(f"upload refused with {status}")

@@ -121,7 +121,7 @@ class Day:
     async def _upload_once(self, connection: Connection, agent: AgentClient) -> None:
         sequence = self.sequences[agent.agent] = self.sequences.get(agent.agent, 0) + 1
         message = self.messages[(agent.agent + sequence) % len(self.messages)]
-        body = wire.encode(msgspec.structs.replace(message, sequence=sequence), wire.MSGPACK)
+        body = wire.ENCODERS[wire.MSGPACK](msgspec.structs.replace(message, sequence=sequence))
         status = await connection.post(agent.sign_headers("POST", wire.EXCHANGES, body, sequence), body)
         if status != 200:
             raise SystemExit(f"upload {sequence} of agent {agent.agent} was refused with {status}")
@@ -158,8 +158,8 @@ class Day:
         bearer = {"authorization": f"Bearer {TOKEN}"}
         for path in ("/live/view", "/v1/overview", "/metrics", "/healthz", "/readyz"):
             reply = self.operator.transport.send("GET", path, b"", bearer)
-            if reply.status != 200:
-                raise SystemExit(f"{path} answered {reply.status}")
+            if reply.status_code != 200:
+                raise SystemExit(f"{path} answered {reply.status_code}")
             self.turn(1.0)
 
 
@@ -188,7 +188,7 @@ def wait_until_ready(transport: HttpTransport, seconds: float = 120.0) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         with suppress(ConnectionError):
-            if transport.send("GET", "/readyz", b"", {}).status == 200:
+            if transport.send("GET", "/readyz", b"", {}).status_code == 200:
                 return
         time.sleep(0.05)
     raise SystemExit("the server does not start")
@@ -249,6 +249,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "operator.token").write_text(TOKEN, encoding="utf-8")
+        (folder / "operator.token").chmod(0o600)
         pid = fork_server(folder, port, clock)
         transport = HttpTransport(f"http://127.0.0.1:{port}", timeout=60.0, verify=False)
         try:

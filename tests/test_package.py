@@ -94,7 +94,7 @@ print(*names)
     imported = python(code).split()
     for name in ("numerics.jit", "learning.ridge", "federation.grouping.graph.complete", "environments.synthetic"):
         assert name in imported
-    assert {"simulation.reference", "simulation.exact.engine", "simulation.cuda.engine"} <= set(imported)
+    assert {"simulation.reference", "simulation.exact.engine"} <= set(imported)
 
 
 def test_help_does_not_import_the_engine() -> None:

@@ -1,5 +1,6 @@
 """The estimator: what it learns and how it ranks are what fit and evaluate say, from whatever table a log comes."""
 
+import pickle
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -9,13 +10,18 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
+from sklearn.utils import estimator_checks
+from sklearn.utils.validation import check_is_fitted
 
 from fedcascade import POLICIES, Ranker
 from fedcascade.cli import main
 from fedcascade.data.logs import read_log
 from fedcascade.data.logs.items import read_items
-from fedcascade.evaluation.evaluate import evaluate, evaluate_frozen, skip_rows
-from fedcascade.evaluation.fit import fit_attraction, fit_log, freeze_policy
+from fedcascade.evaluation.evaluate import evaluate, evaluate_frozen, fit_folds, skip_rows
+from fedcascade.evaluation.fit import fit_log, freeze_policy
 from fedcascade.learning.click_log import ClickLog
 from fedcascade.learning.oracles import TopK
 from fedcascade.saved import load_warm
@@ -77,7 +83,8 @@ def test_it_knows_and_ranks_what_fit_and_evaluate_say(policy: str, files: tuple[
     log = read_log(path, items=items)
     found = evaluate(log, [POLICIES[policy]], TopK(length=3))
     frozen = [ranker.freeze()]
-    again = evaluate_frozen(skip_rows(log.batches(), half), frozen, fit_attraction(ranker.sums_), items.features)
+    model = fit_folds(skip_rows(log.batches(), half), D, items.features, seed=0)
+    again = evaluate_frozen(skip_rows(log.batches(), half), frozen, model, items.features)
     assert str(again) == str(found), "as texts, because some ends of intervals are NaN"
     expected = freeze_policy(POLICIES[policy], ranker.sums_, TopK(length=3))
     for user in range(USERS):
@@ -137,14 +144,56 @@ def test_every_kind_of_table_teaches_the_same(kind: str) -> None:
     assert describe(Ranker("fedind").fit(*TABLES[kind])) == describe(Ranker("fedind").fit(LOG, TABLE))
 
 
-def test_numbers_for_users_and_items_are_names_too() -> None:
+def test_ids_keep_their_types(tmp_path: Path) -> None:
     log = ClickLog(users=np.array([7, 8, 7]), items=np.array([[3, 0], [1, 2], [2, -1]]),
                    clicks=np.array([[True, False], [False, False], [True, False]]))  # fmt: skip
     ranker = Ranker("fedind").fit(log, FEATURES)
-    assert tuple(ranker.users_) == ("7", "8")
-    assert set(ranker.rank(7, [0, 3])) == {"0", "3"}
+    assert ranker.users_ == (7, 8)
+    assert ranker.rank(7, [0, 3]) in ([0, 3], [3, 0])
+    assert ranker.rank(np.int64(7)) == ranker.rank(7) == ranker.rank("7")
+    assert all(type(item) is int for item in ranker.rank(7))
+    ranker.save(tmp_path / "ranker.npz")
+    loaded = Ranker.load(tmp_path / "ranker.npz")
+    assert (loaded.users_, loaded.rank(8)) == (ranker.users_, ranker.rank(8))
+    ranker.partial_fit({"user": ["ann"], "items": [[0]], "clicks": [[]]})
+    assert [str(user) for user in ranker.users_] == ["7", "8", "ann"]
+    assert all(isinstance(user, str) for user in ranker.users_)
     inline = replace(log, features=FEATURES[np.maximum(log.items, 0)].astype(np.float32))
-    assert (Ranker("fedind").fit(inline).sums_.counts[:2] == ranker.sums_.counts[:2]).all()
+    assert (Ranker("fedind").fit(inline).sums_.counts[:2] == loaded.sums_.counts[:2]).all()
+    named = Ranker("fedind").fit(LOG, TABLE)
+    assert all(type(item) is str for item in named.rank("u0"))
+
+
+@pytest.mark.parametrize("user", [["a", "b"], None, 1.0, float("nan"), True, b"u0", ("u0",), np.array(["u0"])])
+def test_what_is_no_user_id_is_refused(user: Any) -> None:
+    ranker = Ranker("fedind").fit(LOG, TABLE)
+    for call in (ranker.rank, ranker.scores, lambda user: ranker.rank_many(["u0", user])):
+        with pytest.raises(ValueError, match="a user id must be a text or an integer, got the"):
+            call(user)
+
+
+def test_many_users_are_ranked_at_once() -> None:
+    ranker = Ranker().fit(LOG, TABLE)
+    users = ["u0", "u3", "stranger", "u0"]
+    assert ranker.rank_many(users, k=3) == [ranker.rank(user, k=3) for user in users]
+    rows = ranker.rank_many(users, FEATURES[:5])
+    assert [row.tolist() for row in rows] == [ranker.rank(user, FEATURES[:5]).tolist() for user in users]
+    assert ranker.rank_many([]) == []
+    with pytest.raises(ValueError, match="users must be a sequence of user ids, got the text 'u0'"):
+        ranker.rank_many("u0")
+
+
+def test_the_score_is_the_share_of_pairs_in_order() -> None:
+    ranker = Ranker(explore=False).fit(LOG[:120], TABLE)
+    right, pairs = 0.0, 0
+    for row in ROWS[120:]:
+        if row["clicks"]:
+            scores = ranker.scores(row["user"], row["items"])
+            click = row["clicks"][0]
+            right += (scores[click] > scores[:click]).sum()
+            pairs += click
+    assert ranker.score(LOG[120:]) == right / pairs > 0.7
+    assert ranker.score(LOG[120:].with_columns(clicks=pl.lit([], pl.List(pl.Int64)))) == 0.5
 
 
 def test_unknown_users_are_served_with_what_the_population_knows() -> None:
@@ -186,20 +235,50 @@ def test_it_is_an_estimator() -> None:
     assert clone.rank("u0", k=2) == clone.rank("u0", k=2)
 
 
-def test_scikit_learn_clones_it() -> None:
-    base = pytest.importorskip("sklearn.base", reason="scikit-learn is not installed")
-    validation = pytest.importorskip("sklearn.utils.validation")
+API_CHECKS = [
+    "check_estimator_cloneable",
+    "check_estimator_repr",
+    "check_estimator_tags_renamed",
+    "check_estimators_unfitted",
+    "check_get_params_invariance",
+    "check_mixin_order",
+    "check_no_attributes_set_in_init",
+    "check_parameters_default_constructible",
+    "check_set_params",
+    "check_valid_tag_types",
+]  # fmt: skip  (the others fit arrays)
+
+
+@pytest.mark.parametrize("name", API_CHECKS)
+@pytest.mark.filterwarnings("ignore:ValueError occurred during set_params")  # an unknown policy is refused at once
+def test_scikit_learn_finds_nothing_wrong(name: str) -> None:
+    getattr(estimator_checks, name)("Ranker", Ranker())
+
+
+def test_scikit_learn_clones_it_and_knows_whether_it_is_fitted() -> None:
     ranker = Ranker("fedind", list_length=2).fit(LOG, TABLE)
-    assert base.clone(ranker).get_params() == ranker.get_params()
-    validation.check_is_fitted(ranker)
-    with pytest.raises(ValueError, match="not fitted"):
-        validation.check_is_fitted(base.clone(ranker))
+    assert clone(ranker).get_params() == ranker.get_params()
+    check_is_fitted(ranker)
+    with pytest.raises(NotFittedError):
+        check_is_fitted(clone(ranker))
+    assert describe(pickle.loads(pickle.dumps(ranker))) == describe(ranker)
+
+
+@pytest.mark.parametrize("log", [LOG, pd.DataFrame(ROWS)], ids=["polars", "pandas"])
+def test_scikit_learn_searches_its_parameters(log: Any) -> None:
+    grid = {"constants": [{"beta": 0.0}, {"beta": 5.0}], "policy": ["fedind", "oful"]}
+    search = GridSearchCV(Ranker(), grid, cv=3, error_score="raise").fit(log, items=TABLE)
+    assert search.best_params_ == {"constants": {"beta": 0.0}, "policy": "fedind"}
+    assert search.best_score_ > 0.8
+    assert search.best_estimator_.rank("u0") == Ranker("fedind", constants={"beta": 0.0}).fit(log, TABLE).rank("u0")
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
     "unlearned": (lambda: Ranker().rank("u0"), "has learned nothing: call fit"),
     "no features": (lambda: Ranker().fit(LOG), "this log has no features"),
-    "a policy": (lambda: Ranker("fedc3ucb").fit(LOG, TABLE).rank("u0"), "did you mean"),
+    "a policy": (lambda: Ranker("fedc3ucb"), "did you mean"),
+    "another policy": (lambda: Ranker().set_params(policy="nope"), "unknown policy 'nope'"),
+    "no constants": (lambda: Ranker(constants=[1]), "a mapping of constants"),  # type: ignore[arg-type]
     "a personal part": (lambda: Ranker("async-linucb-am").fit(LOG, TABLE).rank("u0"), "personal part"),
     "a parameter": (lambda: Ranker().set_params(polcy="x"), "unknown parameter of a Ranker 'polcy'"),
     "no table": (lambda: Ranker().fit(3, TABLE), "log must be a table of pandas, polars or columns, got a int"),
@@ -212,7 +291,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
         lambda: Ranker().fit({"user": ["a"], "items": [["i1"]], "clicks": [0.5]}, TABLE),
         "log, row 1, column clicks: must hold positions",
     ),
-    "an unknown item": (lambda: Ranker().fit(LOG, TABLE[:3]), "is not in the table of items"),
+    "an unknown item": (lambda: Ranker().fit(LOG, TABLE[:3]), "must name items of the table of items, got"),
     "a name": (lambda: Ranker().fit(LOG, TABLE).rank("u0", ["tea"]), "item tea is not known: give the features"),
     "a dimension": (lambda: Ranker().fit(LOG, TABLE).rank("u0", np.eye(4)), "must have 3 features"),
     "a long row": (lambda: Ranker().fit(LOG, TABLE).rank("u0", 2 * np.eye(3)), "norm <= 1, got norm 2"),

@@ -11,14 +11,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from fedcascade import POLICIES, Agent, PerCategory, Policy, Server, Synthetic, TopK, saved
 from fedcascade.federation.delivery import deliver_arrival, run_exchange
+from fedcascade.federation.grouping.graph.guarded import GuardedGraph
+from fedcascade.federation.messages import Cause, Upload
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.statistics import Statistics
 from fedcascade.saved import load_agent, load_server, load_warm, save_agent, save_server
 from fedcascade.simulation.reference import play_round
-from fedcascade.state_file import SERVER, read_state_file, write_state_file
+from fedcascade.state_file import AGENT, SERVER, read_state_file, write_state_file
 
 USERS, D, K = 6, 4, 2
 WORLD = Synthetic(users=USERS, clusters=2, dimension=D, items=8, seed=5)
@@ -44,7 +48,7 @@ def play(server: Server, agents: list[Agent], first: int, last: int) -> list[Any
         events.append((t, played.shown.items.tolist(), played.regret))
         if played.upload is not None:
             _, downloads = run_exchange(server, agents, played.upload)
-            events += [(each.agent, each.statistics.gram.tobytes()) for each in downloads]
+            events += [(agent, statistics.gram.tobytes()) for agent, statistics in downloads]
     return events
 
 
@@ -273,3 +277,116 @@ def test_a_full_disk_leaves_the_old_file(whole: Path, tmp_path: Path, monkeypatc
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
     assert saved.find_policy(saved.describe_policy(server.policy), None) == server.policy
+
+
+def list_leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The paths of all arrays and plain values in a state."""
+    if isinstance(value, dict):
+        return [leaf for key, item in value.items() for leaf in list_leaves(item, (*path, key))]
+    if isinstance(value, list):
+        return [leaf for key, item in enumerate(value) for leaf in list_leaves(item, (*path, key))]
+    if isinstance(value, Statistics):
+        return [(*path, name) for name in ("gram", "moment", "count", "clicks", "rounds")]
+    return [path]
+
+
+NUMBERS = (0, -1, 1, 2, 63, 2**31, 2**62, -(2**62), 0.5, -0.5, 1e-300, 1e300, -1e300, float("inf"), float("nan"))
+
+
+def damage(value: Any, random: np.random.Generator) -> Any:
+    """Another value in the place of one: another number somewhere, another shape or another type."""
+    kind, number = int(random.integers(0, 8)), NUMBERS[int(random.integers(0, len(NUMBERS)))]
+    if not isinstance(value, np.ndarray):
+        return [number, -1, 10**30, "x", None, [], np.zeros(2), {}][kind]
+    if not value.ndim or not value.size:
+        return np.zeros(3, value.dtype)
+    changed = value.copy()
+    with np.errstate(all="ignore"):
+        if kind < 4:
+            place = tuple(int(random.integers(0, size)) for size in value.shape)
+            finite = number if np.isfinite(number) or value.dtype.kind == "f" else 7
+            changed[place] = np.array(float(finite)).astype(value.dtype)
+            if kind == 2 and value.ndim >= 2 and value.shape[-1] == value.shape[-2]:
+                changed[(*place[:-2], place[-1], place[-2])] = changed[place]  # symmetric
+            return changed
+        shapes = {4: value[: len(value) // 2].copy(), 5: np.concatenate([value, value])}
+        return shapes[kind] if kind in shapes else value.astype(np.float32 if kind == 6 else np.int32)
+
+
+def put(state: Any, path: tuple[Any, ...], change: Callable[[Any], Any]) -> None:
+    for key in path[:-1]:
+        state = getattr(state, key) if isinstance(state, Statistics) else state[key]
+    if isinstance(state, Statistics):
+        object.__setattr__(state, path[-1], change(getattr(state, path[-1])))
+    else:
+        state[path[-1]] = change(state[path[-1]])
+
+
+GUARDED = replace(POLICIES["fedc3ucb-h"], grouping=GuardedGraph(), name="guarded")
+FUZZED = {
+    name: POLICIES[name] for name in ("population", "fedc3ucb-h", "phase-fclub", "async-linucb", "async-linucb-am")
+}
+FUZZED |= {"guarded": GUARDED, "drift": POLICIES["population"].with_constants(drift="restart")}
+
+
+@pytest.fixture(scope="module")
+def states(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, Path, Policy]]:
+    """Files of servers and agents of all kinds, which have seen a little."""
+    folder, files = tmp_path_factory.mktemp("states"), []
+    for name, policy in FUZZED.items():
+        server, agents = begin(policy)
+        play(server, agents, 1, 60)
+        save_server(folder / f"{name}.server", server)
+        save_agent(folder / f"{name}.agent", agents[0])
+        files += [(SERVER, folder / f"{name}.server", server.policy), (AGENT, folder / f"{name}.agent", server.policy)]
+    return files
+
+
+@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32))
+def test_a_damaged_state_is_refused_or_works(seed: int, states: list[tuple[str, Path, Policy]], tmp_path: Path) -> None:
+    """Whatever one field holds: one line at loading, or an agent or server whose numbers are finite."""
+    random = np.random.default_rng(seed)
+    kind, path, policy = states[int(random.integers(0, len(states)))]
+    state = read_state_file(path, kind)
+    leaves = [leaf for leaf in list_leaves(state) if leaf[0] not in ("policy", "oracle")]
+    leaf = leaves[int(random.integers(0, len(leaves)))]
+    put(state, leaf, lambda value: damage(value, random))
+    try:
+        write_state_file(tmp_path / "odd", kind, state)
+    except (TypeError, ValueError, AttributeError, IndexError, OverflowError):
+        return  # no file can hold it
+    given_policy = policy if policy.name == "guarded" else None
+    try:
+        loaded: Any = (load_server if kind == SERVER else load_agent)(tmp_path / "odd", policy=given_policy)
+    except ValueError as error:
+        assert "\n" not in str(error)  # noqa: PT017
+        return
+    use_server(loaded, random) if kind == SERVER else use_agent(loaded, random)
+
+
+def use_server(server: Server, random: np.random.Generator) -> None:
+    """Exchanges, a deletion and a newcomer."""
+    agents = len(server.holdings)
+    for number in range(6):
+        total = Statistics.zero(server.holdings.dimension)
+        for row in random.normal(size=(6, total.dimension)).astype(np.float32) / 8:
+            total = total.observe(row[None], 0 if row[0] > 0 else None)
+        upload = Upload(agent=number % agents, sequence=1, cause=Cause.FORCED, statistics=total)
+        others = [replace(upload, agent=each) for each in server.agents_to_collect(upload)]
+        for _, download in server.receive(upload, *others):
+            assert np.isfinite(download.gram).all()
+            assert np.isfinite(download.moment).all()
+    if server.policy.name not in ("phase-fclub", "async-linucb", "async-linucb-am"):
+        server.forget(0)
+        server.join()
+
+
+def use_agent(agent: Agent, random: np.random.Generator) -> None:
+    """Rounds."""
+    for number in range(6):
+        items = random.normal(size=(8, agent.problem.dimension)) / 8
+        shown = agent.recommend(items, np.arange(8, dtype=np.uint32))
+        upload = agent.observe(shown, 0, round_=10 + number, draw=0.5)
+        assert np.isfinite(agent.state.decision.theta).all()
+        assert upload is None or np.isfinite(upload.statistics.gram).all()

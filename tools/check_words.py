@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
-CODE = ("src", "tools", "benchmarks", "examples")
+CODE = ("src", "packages/cuda", "tools", "benchmarks", "examples")
 # Each pattern with what to write instead.
 AVOID = {
     r"who|whom|whoever": "the noun: agent, user, caller, server, operator",

@@ -1,6 +1,8 @@
 """Compare estimators with the truth on many simulated logs: errors, and coverage of 95% intervals.
 
-Usage: python tools/estimator_study.py [--logs 200] [--seed 1]
+Usage: python tools/estimator_study.py [--logs 200] [--seed 1] [--learned 40]
+
+The last part lets policies learn from the first half of a log, and knows the tastes of all users.
 """
 
 import argparse
@@ -10,10 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.evaluation.evaluate import Evaluation, evaluate_frozen
-from fedcascade.evaluation.fit import FrozenPolicy
+from fedcascade.evaluation.evaluate import Evaluation, evaluate, evaluate_frozen
+from fedcascade.evaluation.fit import FrozenPolicy, freeze_policy
+from fedcascade.federation.policies import get_policy
 from fedcascade.learning.click_log import ClickLog
 from fedcascade.learning.exploration import EPSILON, PLACKETT_LUCE, compute_propensities, explore
+from fedcascade.learning.log_sums import LogSums
+from fedcascade.learning.oracles import TopK
 from fedcascade.numerics.grid import round_to_grid
 
 DIMENSION = 4
@@ -124,6 +129,42 @@ def run_study(logs: int, seed: int, *, upwards: bool = False) -> Iterator[tuple[
             yield logger, estimate.estimator, held, estimate.value - truth, estimate.high - estimate.low
 
 
+LEARNED = ("fedind", "population", "oful")
+
+
+def run_learned(logs: int, seed: int) -> Iterator[tuple[str, str, bool, float, float]]:
+    """Yield policy or difference, estimator, whether the interval holds the truth, error and width, for each log."""
+    shape = Shape(items=8, length=2, users=60, lists=100)
+    policies = [get_policy(name).with_beta(0.0) for name in LEARNED]
+    for number in range(logs):
+        world, log_seed = World(shape, seed + number), seed * 100_000 + number
+        draw = np.random.default_rng([log_seed, 3])
+        log = simulate_log(world, "uniform", log_seed)
+        log = log.select(draw.permutation(len(log)))
+        weights = world.draw_users(np.random.default_rng([log_seed, 2]), shape.users)  # those of the log
+        sums, half = LogSums(DIMENSION), len(log) // 2
+        sums.add(log.select(slice(0, half)), world.items)
+        truths = {"logged": _expect_random(weights, log.select(slice(half, None)))}
+        for policy in policies:
+            frozen = freeze_policy(policy, sums, TopK(length=shape.length))
+            best = np.argsort(-(frozen.theta[: shape.users] @ world.items.T), axis=1)[:, : shape.length]
+            earned = 1.0 - np.prod(1.0 - np.take_along_axis(weights, best, axis=1), axis=1)
+            truths[policy.name] = float(earned[log.users[half:]].mean())
+        found = evaluate(log, policies, items=world.items)
+        for row in found.estimates:
+            error = row.value - truths[row.policy]
+            yield row.policy, row.estimator, row.low <= row.value - error <= row.high, error, row.high - row.low
+        for pair in found.differences:
+            error = pair.value - (truths[pair.policy] - truths[pair.baseline])
+            held = pair.low <= pair.value - error <= pair.high
+            yield f"{pair.policy} - {pair.baseline}", pair.estimator, held, error, pair.high - pair.low
+
+
+def _expect_random(weights: NDArray[np.float64], log: ClickLog) -> float:
+    """Return the expected reward of the lists of a log."""
+    return float((1.0 - np.prod(1.0 - weights[log.users[:, None], log.items], axis=1)).mean())
+
+
 def summarise(rows: list[tuple[str, str, bool, float, float]]) -> dict[str, tuple[int, float, float, float]]:
     """Return for each estimator the logs, the coverage of its intervals, the mean error and the mean width."""
     table = {}
@@ -138,7 +179,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--logs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--learned", type=int, default=40)
     options = parser.parse_args()
+    print(f"policies that learn from the first half of {options.learned} logs")
+    learned = list(run_learned(options.learned, options.seed))
+    for policy in dict.fromkeys(row[0] for row in learned):
+        for name, (count, held, error, width) in summarise([row for row in learned if row[0] == policy]).items():
+            figures = f"covered {held:6.1%}  mean error {error:+.4f}  mean width {width:.4f}"
+            print(f"  {policy:20} {name:11} {count:4} logs  {figures}")
     for title, upwards in (("users look from the top", False), ("users look from the bottom: no cascade", True)):
         print(title)
         rows = list(run_study(options.logs, options.seed, upwards=upwards))

@@ -16,7 +16,19 @@ from playwright.sync_api import ViewportSize, sync_playwright
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "dashboard.png"
 SIZE: ViewportSize = {"width": 1280, "height": 1190}
 COLOURS = 160  # enough for a page of few colours, and a third of the bytes
-COMMAND = [sys.executable, "-m", "fedcascade", "live", "--no-browser", "--port", "0", "--pace", "1000"]
+COMMAND = [
+    sys.executable,
+    "-m",
+    "fedcascade",
+    "live",
+    "--no-browser",
+    "--port",
+    "0",
+    "--pace",
+    "1000",
+    "--rounds",
+    "20000",
+]
 
 
 def draw(url: str) -> None:

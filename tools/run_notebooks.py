@@ -1,6 +1,9 @@
 """Run the cells of notebooks in order, without Jupyter, and write them with their output as Markdown.
 
 Usage: python tools/run_notebooks.py FOLDER [NOTEBOOK ...]
+       python tools/run_notebooks.py --write [NOTEBOOK ...]
+
+With ``--write`` their output is stored in the notebooks themselves, and no Markdown is written.
 
 Lines that start with ``%``, such as the ``%pip install`` of the first cell, are for Jupyter and Colab and are left out.
 What a cell's last expression is worth is printed, unless it is None; figures that it opened in pyplot are drawn as SVG.
@@ -47,6 +50,8 @@ def run_notebook(path: Path) -> Iterator[Cell]:
     """Run a notebook in an empty folder, and yield each cell with its output."""
     os.environ["MPLBACKEND"] = "agg"
     namespace: dict[str, Any] = {"__name__": "__main__"}
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")  # figures of the caller are none of the notebook's
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
         for number, cell in enumerate(read_notebook(path), start=1):
             yield run_cell(cell, namespace, f"{path.name}, cell {number}") if cell.kind == "code" else cell
@@ -95,10 +100,32 @@ def write_markdown(path: Path, folder: Path, repository: str) -> None:
     (folder / f"{path.stem}.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
+def store_outputs(path: Path) -> None:
+    """Run a notebook and store in it what its cells print and draw."""
+    stored, count = json.loads(path.read_text("utf-8")), 0
+    for kept, cell in zip(stored["cells"], run_notebook(path), strict=True):
+        if cell.kind == "code":
+            count += 1
+            text = {"name": "stdout", "output_type": "stream", "text": cell.printed.splitlines(keepends=True)}
+            drawn = [
+                {
+                    "data": {"image/svg+xml": svg.splitlines(keepends=True)},
+                    "metadata": {},
+                    "output_type": "display_data",
+                }
+                for svg in cell.figures
+            ]
+            kept |= {"execution_count": count, "outputs": [text, *drawn] if cell.printed else drawn}
+    path.write_text(json.dumps(stored, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     """Run the named notebooks, or all."""
     folder, *named = map(Path, sys.argv[1:] or [str(ROOT / ".cache" / "notebooks")])
     for path in named or list_notebooks():
+        if folder.name == "--write":
+            store_outputs(path.resolve())
+            continue
         write_markdown(path.resolve(), folder.resolve(), "https://github.com/fedcascade/fedcascade")
         print(folder / f"{path.stem}.md")
 

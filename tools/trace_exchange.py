@@ -17,12 +17,12 @@ from types import FrameType
 import numpy as np
 import uvicorn
 
-from fedcascade.federation.messages import Download, Upload
+from fedcascade.federation.messages import Upload
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.triggers import Always
 from fedcascade.service.agent.client import OperatorClient
 from fedcascade.service.agent.connection import connect
-from fedcascade.service.agent.transport import HttpReply, HttpTransport
+from fedcascade.service.agent.transport import HttpTransport
 from fedcascade.service.protocol.wire import AnswerMessage, UploadMessage, pack_numbers
 from fedcascade.service.server.app import build_application
 from fedcascade.service.server.exchange import Exchange
@@ -38,7 +38,7 @@ POLICY = POLICIES["fedc3ucb-h"]
 LEAST_BYTES = 72  # the numbers of an upload in three dimensions
 
 
-FORMS = (Upload, UploadMessage, Exchange, Download, AnswerMessage, HttpReply)
+FORMS = (Upload, UploadMessage, Exchange, AnswerMessage)
 
 
 def find_carried(value: object) -> Iterator[object]:
@@ -76,7 +76,8 @@ class CallRecorder:
     def list_functions(self) -> list[tuple[str, bool]]:
         """Return all functions in order, and whether each carries the upload or the answer."""
         values = [value for carried in self.carried.values() for value in carried]
-        numbers = [pack_numbers(value.statistics) for value in values if isinstance(value, Upload | Download)]
+        numbers = [pack_numbers(value.statistics) for value in values if isinstance(value, Upload)]
+        numbers += [value.numbers for value in values if isinstance(value, AnswerMessage)]
         return [(name, any(is_carried(value, numbers) for value in carried)) for name, carried in self.carried.items()]
 
 

@@ -17,10 +17,11 @@ from statistics import mean
 from typing import Any
 
 from fedcascade.experiments import paper_claims
-from fedcascade.experiments.comparisons import Comparison, compare_policies, estimate_mean
-from fedcascade.experiments.reports.paper_report import format_values, format_verdict
-from fedcascade.experiments.reports.summary import describe_effort, format_mean, format_totals, summarise_policies
+from fedcascade.experiments.comparisons import Comparison, compare_policies
+from fedcascade.experiments.reports.paper_report import format_values
+from fedcascade.experiments.reports.summary import describe_effort, format_totals, summarise_policies
 from fedcascade.experiments.results import MANIFEST, Results, read_results
+from fedcascade.intervals import estimate_mean, format_mean
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference-results.md"
@@ -65,6 +66,11 @@ def render_results(results: Results) -> str:
     else:
         parts.append(render_totals(results))
     return "\n".join(parts)
+
+
+def format_verdict(claim: paper_claims.Claim) -> str:
+    """Format the verdict with its note, in one line."""
+    return f"{claim.verdict}: {claim.note}" if claim.note else claim.verdict
 
 
 def render_claims(results: Results) -> str:

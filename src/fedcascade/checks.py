@@ -19,9 +19,9 @@ EXTRAS = {  # the modules that `pip install 'fedcascade[extra]'` installs
     "server": ("httpx2", "nacl", "litestar", "prometheus_client", "uvicorn"),
     "logs": ("polars",),
     "experiments": ("polars", "matplotlib"),
-    "gpu": ("numba_cuda",),
+    "gpu": ("fedcascade_cuda",),
     "gymnasium": ("gymnasium",),
-    "mlflow": ("mlflow",),
+    "mlflow": ("mlflow", "sqlalchemy", "alembic"),
     "otel": ("opentelemetry",),
     "postgres": ("psycopg",),
     "ray": ("ray",),
@@ -87,13 +87,15 @@ def read_whole(text: str) -> int:
 
 
 @cache
-def whole_numbers(least: int) -> Range:
-    """Return the range of whole numbers from ``least`` on."""
+def whole_numbers(least: int, most: int | None = None) -> Range:
+    """Return the range of whole numbers from ``least`` to ``most``, by default without an end."""
 
     def contains(value: object) -> bool:
-        return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+        is_whole = isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+        return is_whole and (most is None or int(value) <= most)  # type: ignore[call-overload]
 
-    return Range(f"a whole number >= {least}", contains, read_whole)
+    words = f"a whole number >= {least}" if most is None else f"a whole number in {least}..{most}"
+    return Range(words, contains, read_whole)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 The library, the command line, plans, Gymnasium and environment variables read the same declaration.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar
@@ -22,6 +22,7 @@ class ConstantDescription:
     meaning: str = ""
     symbol: str = ""
     range: Range | None = None
+    implied: bool = False  # added later, with the value that gives the behaviour before
 
     def parse(self, text: str) -> Any:
         """Parse a text by the range, or else by the type of the current value."""
@@ -34,6 +35,7 @@ def constant(
     range: Range | None = None,  # noqa: A002
     *,
     symbol: str = "",
+    added: bool = False,
 ) -> Any:
     """Declare a field of a dataclass as an option: a constant of a policy, or a setting of anything else.
 
@@ -42,11 +44,12 @@ def constant(
         meaning: one plain sentence.
         range: the allowed values. None allows all numbers, or any value if the default is not a number.
         symbol: the paper's symbol.
+        added: whether servers' stores of the last release lack it; the default then is the behaviour before it.
     """
     is_number = default is MISSING or (isinstance(default, int | float) and not isinstance(default, bool))
     if range is None and is_number:
         range = NUMBER  # noqa: A001
-    return field(default=default, metadata={"meaning": meaning, "symbol": symbol, "range": range})
+    return field(default=default, metadata={"meaning": meaning, "symbol": symbol, "range": range, "added": added})
 
 
 class Checked:
@@ -81,7 +84,14 @@ def describe_constants(part: object) -> Iterator[ConstantDescription]:
 def describe_field(declared: Field[Any], value: Any) -> ConstantDescription:
     """Describe one field; a field that is no constant has only a name and a value."""
     known = {key: declared.metadata[key] for key in ("meaning", "symbol", "range") if key in declared.metadata}
-    return ConstantDescription(declared.name, value, **known)
+    implied = declared.metadata.get("added", False) and value == declared.default
+    return ConstantDescription(declared.name, value, **known, implied=implied)
+
+
+def list_texts(descriptions: Iterable[ConstantDescription]) -> dict[str, str]:
+    """Return constants as texts by name, to compare, without the implied ones, which versions before do not have."""
+    texts = {each.name: str(each.value) for each in descriptions if not each.implied}
+    return dict(sorted(texts.items()))
 
 
 def replace_constants(part: Value, constants: dict[str, Any]) -> Value:

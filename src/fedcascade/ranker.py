@@ -4,8 +4,8 @@ import inspect
 import zlib
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from numbers import Integral
 from os import PathLike
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -13,19 +13,20 @@ from numpy.typing import NDArray
 
 from fedcascade.checks import require, require_integer, require_known
 from fedcascade.data.logs.items import ItemTable, check_features, convert_features, convert_items, join_tables
-from fedcascade.data.logs.reader import Log, Names, open_frame, read_log
-from fedcascade.data.logs.writer import to_frame
-from fedcascade.data.tables import is_table, read_table
+from fedcascade.data.logs.reader import Log, Names, open_log
+from fedcascade.data.tables import is_table
 from fedcascade.evaluation.fit import FrozenPolicy, freeze_policy
 from fedcascade.federation.policies import DEFAULT_POLICY, Policy, get_policy
 from fedcascade.learning.click_log import ClickLog
-from fedcascade.learning.log_sums import NO_FEATURES, LogSums
+from fedcascade.learning.log_sums import NO_FEATURES, LogSums, gather_features
 from fedcascade.learning.oracles import TopK, select_top
 from fedcascade.numerics.linear import compute_ucb_scores
 from fedcascade.numerics.streams import TIE, words
 from fedcascade.saved import WarmState, describe_policy, find_policy, load_warm, save_warm
 
 Features = NDArray[np.float32]
+UserId = str | int | np.integer[Any]
+UNNAMED = "this Ranker has no named items: give the features of the items to rank"
 
 
 class Ranker:
@@ -33,6 +34,7 @@ class Ranker:
 
     ``fit`` learns what ``fedcascade fit`` writes, and ``rank`` ranks as ``fedcascade evaluate`` does: similar users
     share data, by the policy. A new user gets the prior of the population; a new item is ranked by its features.
+    Ids are texts or integers, and keep their type.
     Ranking does not learn: call ``partial_fit`` with the next log.
 
     Args:
@@ -53,7 +55,6 @@ class Ranker:
     """
 
     sums_: LogSums
-    users_: Names
     items_: ItemTable | None
     lists_: int
 
@@ -70,6 +71,7 @@ class Ranker:
     ) -> None:
         self.policy, self.constants, self.list_length, self.explore = policy, constants, list_length, explore
         self.columns, self.normalise, self.seed = columns, normalise, seed
+        self._get_policy()  # refuses an unknown one
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002 (no parameter has parameters)
         """Return the constructor's arguments by name."""
@@ -77,8 +79,10 @@ class Ranker:
 
     def set_params(self, **params: Any) -> Self:
         """Change arguments, without forgetting what was learned."""
-        for name, value in params.items():
+        for name in params:
             require_known("parameter of a Ranker", name, self.get_params())
+        type(self)(**self.get_params() | params)  # refuses an unknown policy
+        for name, value in params.items():
             setattr(self, name, value)
         return self
 
@@ -92,12 +96,15 @@ class Ranker:
 
     def __sklearn_tags__(self) -> Any:
         utils = import_module("sklearn.utils")  # scikit-learn is the caller
-        return utils.Tags(estimator_type=None, target_tags=utils.TargetTags(required=False))
+        inputs = utils.InputTags(two_d_array=False)
+        return utils.Tags(
+            estimator_type=None, target_tags=utils.TargetTags(required=False), input_tags=inputs, no_validation=True
+        )
 
     def fit(self, log: Any, items: Any = None) -> Self:
         """Learn from a log, after forgetting earlier logs; see ``partial_fit``."""
         fresh = type(self)(**self.get_params()).partial_fit(log, items)
-        return self._learn(fresh.sums_, fresh.users_, fresh.items_, fresh.lists_)
+        return self._learn(fresh.sums_, fresh._users, fresh.items_, fresh.lists_, fresh._has_numbers)
 
     def partial_fit(self, log: Any, items: Any = None) -> Self:
         """Learn from one more log, of any policy; a refused log changes nothing.
@@ -108,9 +115,7 @@ class Ranker:
             items: the features of items: a table with a column ``item``, a path, or an array with a row for each of
                 items 0, 1, 2, ... Not needed for known items, nor if the log has features.
         """
-        given = None if items is None else convert_items(items, normalise=self.normalise)
-        table = join_tables(getattr(self, "items_", None), given)
-        opened = self._open_log(log, table)
+        opened, table = self._open_log(log, items)
         features = None if opened.table is None else opened.table.features
         sums: LogSums | None = None
         lists = 0
@@ -120,12 +125,13 @@ class Ranker:
             lists += len(batch)
         assert sums is not None
         if not self.__sklearn_is_fitted__():
-            return self._learn(sums, Names(opened.users), table, lists)
-        self.sums_.merge(sums, self.users_.number_all(opened.users))
-        return self._learn(self.sums_, self.users_, table, self.lists_ + lists)
+            return self._learn(sums, Names(opened.users), table, lists, opened.has_numbered_users)
+        self.sums_.merge(sums, self._users.number_all(opened.users))
+        has_numbers = self._has_numbers and opened.has_numbered_users
+        return self._learn(self.sums_, self._users, table, self.lists_ + lists, has_numbers)
 
-    def _learn(self, sums: LogSums, users: Names, items: ItemTable | None, lists: int) -> Self:
-        self.sums_, self.users_, self.items_, self.lists_ = sums, users, items, lists
+    def _learn(self, sums: LogSums, users: Names, items: ItemTable | None, lists: int, has_numbers: bool) -> Self:
+        self.sums_, self._users, self.items_, self.lists_, self._has_numbers = sums, users, items, lists, has_numbers
         self._frozen: tuple[dict[str, Any], FrozenPolicy] | None = None
         return self
 
@@ -135,11 +141,16 @@ class Ranker:
         self._require_fitted()
         return self.sums_.dimension
 
-    def rank(self, user: Any, items: Any = None, k: int | None = None) -> Any:
+    @property
+    def users_(self) -> tuple[str, ...] | tuple[int, ...]:
+        """The ids of the users of all logs, in order of appearance."""
+        return tuple(map(int, self._users)) if self._has_numbers else tuple(self._users)
+
+    def rank(self, user: UserId, items: Any = None, k: int | None = None) -> Any:
         """Return the best ``k`` items for a user, best first.
 
         Args:
-            user: the user's name in the log; an unknown user gets the prior of the population.
+            user: the user's id in the log; an unknown user gets the prior of the population.
             items: names of known items, an array of features with a row for each, or a table of items as in
                 ``partial_fit``. All known items if None.
             k: the number of items, at most as many as there are; ``list_length`` if None.
@@ -147,17 +158,47 @@ class Ranker:
         Returns:
             A list of names or, for an array of features, an array of row numbers.
         """
+        return self.rank_many([user], items, k)[0]
+
+    def rank_many(self, users: Sequence[UserId], items: Any = None, k: int | None = None) -> list[Any]:
+        """Return what ``rank`` returns for each of many users, from the same items."""
         length = self.list_length if k is None else k
         require_integer("k", length)
+        require(not isinstance(users, str), f"users must be a sequence of user ids, got the text '{users}'")
         names, features = self._read_candidates(items)
-        scores = self._compute_scores(user, features)
-        ties = words(np.uint64(self.seed), TIE, zlib.crc32(str(user).encode()), len(scores))
-        order = select_top(scores, ties, length)
-        return order if names is None else [names[place] for place in order]
+        columns, frozen, ranked = np.ascontiguousarray(features.T), self.freeze(), []
+        for user in users:
+            scores = self._compute_scores(frozen, self._find_user(user), columns)
+            ties = words(np.uint64(self.seed), TIE, zlib.crc32(str(user).encode()), len(scores))
+            order = select_top(scores, ties, length)
+            ranked.append(order if names is None else [names[place] for place in order])
+        return ranked
 
-    def scores(self, user: Any, items: Any = None) -> NDArray[np.float64]:
+    def scores(self, user: UserId, items: Any = None) -> NDArray[np.float64]:
         """Return the scores that ``rank`` uses, in the order of ``items``."""
-        return self._compute_scores(user, self._read_candidates(items)[1])
+        columns = np.ascontiguousarray(self._read_candidates(items)[1].T)
+        return self._compute_scores(self.freeze(), self._find_user(user), columns)
+
+    def score(self, log: Any, items: Any = None) -> float:
+        """Return the share of pairs of a clicked item and one examined without a click that ``scores`` orders rightly.
+
+        Equal scores count half; 0.5 is chance, or a log without such pairs. It compares rankers, as in scikit-learn's
+        ``GridSearchCV``; ``fedcascade.evaluate`` estimates rewards. Arguments are those of ``partial_fit``.
+        """
+        frozen, right, pairs = self.freeze(), 0.0, 0
+        opened, _ = self._open_log(log, items)
+        table = None if opened.table is None else opened.table.features
+        for batch in opened.batches():
+            ids = list(opened.users)
+            features, looked = gather_features(batch, table), batch.count_looked()
+            for place, user in enumerate(batch.users):
+                columns = np.ascontiguousarray(features[place, : looked[place]].T)
+                scores = self._compute_scores(frozen, self._find_user(ids[user]), columns)
+                clicked = batch.clicks[place, : looked[place]]
+                ahead = scores[clicked][:, None] - scores[~clicked]
+                right += (ahead > 0).sum() + 0.5 * (ahead == 0).sum()
+                pairs += ahead.size
+        return float(right / pairs) if pairs else 0.5
 
     def freeze(self) -> FrozenPolicy:
         """Return theta, root and beta of each user, with a new user last, for ``evaluate_frozen``."""
@@ -171,10 +212,12 @@ class Ranker:
     def save(self, path: str | PathLike[str]) -> None:
         """Write this ranker to a file without pickles, which ``fedcascade serve --warm`` also reads."""
         self._require_fitted()
-        known = {"names": list(self.items_.names), "features": self.items_.features} if self.items_ else None
+        known = {"names": list(self.items_.names), "features": self.items_.features,
+                 "has_numbers": self.items_.has_numbers} if self.items_ else None  # fmt: skip
         settings = {name: getattr(self, name) for name in ("list_length", "explore", "columns", "normalise", "seed")}
-        facts = {"policy": describe_policy(self._get_policy()), "params": settings, "items": known}
-        save_warm(path, WarmState(sums=self.sums_, users=tuple(self.users_), policy=self._get_policy().name, log="",
+        facts = {"policy": describe_policy(self._get_policy()), "params": settings, "items": known,
+                 "has_numbered_users": self._has_numbers}  # fmt: skip
+        save_warm(path, WarmState(sums=self.sums_, users=tuple(self._users), policy=self._get_policy().name, log="",
                                   lists=self.lists_, is_complete=True, ranker=facts))  # fmt: skip
 
     @classmethod
@@ -188,7 +231,8 @@ class Ranker:
             items = None if held is None else _build_table(held, state.sums.dimension)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"{path} cannot be loaded: {' '.join(str(error).split())}") from None
-        return ranker._learn(state.sums, Names(state.users), items, state.lists)
+        has_numbers = state.ranker.get("has_numbered_users", False) is True
+        return ranker._learn(state.sums, Names(state.users), items, state.lists, has_numbers)
 
     @classmethod
     def _build(cls, facts: Mapping[str, Any], name: str, given: Policy | None) -> Self:
@@ -199,6 +243,8 @@ class Ranker:
         return cls(policy.name if is_named else policy, **facts["params"])
 
     def _get_policy(self) -> Policy:
+        is_known = isinstance(self.policy, str | Policy) and isinstance(self.constants, Mapping | None)
+        require(is_known, "a Ranker needs the name of a policy or a Policy, and a mapping of constants or None")
         policy = self.policy if isinstance(self.policy, Policy) else get_policy(self.policy)
         return policy.with_constants(**self.constants) if self.constants else policy
 
@@ -219,32 +265,35 @@ class Ranker:
         known = self.sums_.dimension
         require(given == known, f"items must have {known} features, as in earlier logs, got {given}")
 
-    def _open_log(self, log: Any, table: ItemTable | None) -> Log:
-        if isinstance(log, Log):
-            return log
-        if isinstance(log, str | PathLike):
-            return read_log(log, columns=self.columns, items=table)
-        frame = to_frame(log) if isinstance(log, ClickLog) else read_table(log, "log")
-        return open_frame(frame.lazy(), Path("log"), columns=self.columns, items=table)
+    def _open_log(self, log: Any, items: Any) -> tuple[Log, ItemTable | None]:
+        """Open a log with the known items and those given."""
+        given = None if items is None else convert_items(items, normalise=self.normalise)
+        table = join_tables(getattr(self, "items_", None), given)
+        return log if isinstance(log, Log) else open_log(log, columns=self.columns, items=table), table
 
-    def _read_candidates(self, items: Any) -> tuple[Sequence[str] | None, Features]:
+    def _find_user(self, user: object) -> int:
+        """Return the row of a user in a frozen policy, the last one for an unknown user; refuse what is no id."""
+        is_id = isinstance(user, str) or (isinstance(user, Integral) and not isinstance(user, bool))
+        require(is_id, f"a user id must be a text or an integer, got the {type(user).__name__} {str(user)[:60]}")
+        number = self._users.find(str(user))
+        return len(self._users) if number is None else number
+
+    def _read_candidates(self, items: Any) -> tuple[Sequence[str] | Sequence[int] | None, Features]:
         """Return the names of the items to rank, if they have any, and their features."""
         self._require_fitted()
-        if items is None:
-            require(self.items_ is not None, "this Ranker has no named items: give the features of the items to rank")
-            assert self.items_ is not None
-            return self.items_.names, self.items_.features
-        if is_table(items) or isinstance(items, ItemTable):
-            table = convert_items(items, normalise=self.normalise)
+        require(items is not None or self.items_ is not None, UNNAMED)
+        if items is None or is_table(items) or isinstance(items, ItemTable):
+            table = self.items_ if items is None else convert_items(items, normalise=self.normalise)
+            assert table is not None
             self._require_dimension(table.dimension)
-            return table.names, table.features
+            return list(map(int, table.names)) if table.has_numbers else table.names, table.features
         if np.ndim(items) == 2:
             features = convert_features(items, normalise=self.normalise)
             self._require_dimension(features.shape[1])
             return None, features
         return self._find_items(items)
 
-    def _find_items(self, items: Any) -> tuple[Sequence[str], Features]:
+    def _find_items(self, items: Any) -> tuple[Sequence[str] | Sequence[int], Features]:
         is_listed = not isinstance(items, str) and np.ndim(items) == 1 and len(items) > 0
         require(is_listed, "items must be names, an array of features with a row for each, or a table")
         names = [str(name) for name in items]
@@ -252,18 +301,18 @@ class Ranker:
         unknown = next((name for name in names if name not in places), None)
         require(unknown is None, f"item {unknown} is not known: give the features of the items to rank")
         assert self.items_ is not None
-        return names, self.items_.features[[places[name] for name in names]]
+        features = self.items_.features[[places[name] for name in names]]
+        return list(map(int, names)) if self.items_.has_numbers else names, features
 
-    def _compute_scores(self, user: Any, features: Features) -> NDArray[np.float64]:
-        frozen, number = self.freeze(), self.users_.find(str(user))
-        row = len(frozen.theta) - 1 if number is None else number
+    def _compute_scores(self, frozen: FrozenPolicy, row: int, columns: Features) -> NDArray[np.float64]:
         beta = float(frozen.beta[row]) if self.explore else 0.0
-        return compute_ucb_scores(frozen.theta[row], frozen.root[row], beta, np.ascontiguousarray(features.T))
+        return compute_ucb_scores(frozen.theta[row], frozen.root[row], beta, columns)
 
 
 def _build_table(items: Mapping[str, Any], dimension: int) -> ItemTable:
     """Build the item table of a file."""
-    names, features = tuple(items["names"]), items["features"]
+    names, features, has_numbers = tuple(items["names"]), items["features"], items.get("has_numbers", False) is True
     fits = features.shape == (len(set(names)), dimension) and features.dtype == np.float32
     require(fits, f"items must be {len(names)} different names with {dimension} features each")
-    return ItemTable(names, check_features(features.astype(np.float64), lambda row: f"items, row {row + 1}"))
+    checked = check_features(features.astype(np.float64), lambda row: f"items, row {row + 1}")
+    return ItemTable(names, checked, has_numbers)

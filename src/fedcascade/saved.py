@@ -8,19 +8,21 @@ from typing import Any
 import numpy as np
 
 from fedcascade.checks import require, require_integer
-from fedcascade.federation.agent import Agent
-from fedcascade.federation.own_data import MOST_BLOCKS
+from fedcascade.federation.agent import OPEN_LISTS, Agent, fits_policy, read_features
+from fedcascade.federation.holdings import Holdings, require_alike, require_places, solve_all
+from fedcascade.federation.own_data import OwnData
 from fedcascade.federation.policies import Formula, Policy, get_policy
+from fedcascade.federation.rows import unpack_row
 from fedcascade.federation.server import Server
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.log_sums import LogSums
 from fedcascade.learning.named_oracles import ORACLES, build_oracle
+from fedcascade.learning.noise import MIN_NOISE
 from fedcascade.learning.oracles import Oracle
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 from fedcascade.state_file import AGENT, SERVER, SUMS, read_state_file, write_state_file
 
-LARGEST_LABEL = 1 << 24
 BROKEN = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError)
 
 
@@ -64,7 +66,6 @@ def load_server(path: str | PathLike[str], *, policy: Policy | None = None) -> S
     try:
         found, d = find_policy(state["policy"], policy), state["dimension"]
         require_integer("dimension", d)
-        _check_server_state(state["server"], found, d)
         return Server.from_state(state["server"], policy=found, dimension=d)
     except BROKEN as error:
         raise ValueError(f"{path} cannot be loaded: {_describe(error)}") from None
@@ -121,72 +122,52 @@ def _find_oracle(facts: Mapping[str, Any], given: Oracle | None) -> Oracle:
 
 
 def _check_agent_state(state: Mapping[str, Any], fresh: Agent) -> None:
-    """Refuse an invalid state of an agent, because compiled code trusts its shapes and places."""
+    """Refuse an invalid state of an agent, because compiled code trusts its shapes, places and numbers."""
     d, known = fresh.problem.dimension, fresh.to_state()
+    for name, value in known.items():
+        if name not in ("format", "shown"):
+            require(name in state, f"it has no {name}")
+            require_alike(name, state[name], value, value, 1)
     for name in ("arrivals", "uploads"):
         require_integer(name, state[name], 0)
     for name in ("buffer", "unanswered", "download", "personal"):
-        _require_alike(name, state[name], known[name])
         if isinstance(state[name], Statistics):
-            state[name].check(d)
-            Ridge(state[name], fresh.policy.lambda_)
-    _require_alike("own_data", state["own_data"], known["own_data"], is_sized=True)
+            is_own = name in ("buffer", "unanswered")  # then gram is a sum of squares, up to rounding
+            Ridge(state[name], 1e-9 * (1.0 + float(np.trace(state[name].gram))) if is_own else fresh.policy.lambda_)
     if state["own_data"] is not None:
-        used, levels = state["own_data"]["used"], state["own_data"]["levels"]
-        require(0 <= int(used[0]) <= len(levels) <= MOST_BLOCKS, "own_data has no such block")
-        require(bool(np.all((levels >= 0) & (levels < 63))), "own_data has no such level")
+        _check_own_data(OwnData(**state["own_data"]), fresh)
+    require(isinstance(state["shown"], list) and len(state["shown"]) <= OPEN_LISTS, "it has too many open lists")
     for shown in state["shown"]:
-        require_integer("impression", shown["impression"])
-        n = shown["items"].size
-        fits = shown["items"].dtype == np.intp and shown["features"].dtype == np.float32
-        require(fits and shown["items"].shape == (n,), "a shown list has no items")
-        require(shown["features"].shape == (n, d), f"a shown list must have {d} features per item")
+        _check_list(shown, d)
 
 
-def _check_server_state(state: Mapping[str, Any], policy: Policy, dimension: int) -> None:
-    """Refuse an invalid state of a server, because compiled code trusts its shapes and places."""
-    holdings = state["holdings"]
-    agents, held = holdings["moment"].shape
-    require_integer("agents", agents)
-    require(held == dimension, f"its dimension must be {held}, got {dimension}")
-    fresh = Server(policy=policy, agents=agents, dimension=dimension, truth=np.zeros(agents, np.int64)).to_state()
-    require_integer("rounds", state["rounds"], 0)
-    _require_alike("holdings", holdings, fresh["holdings"], is_sized=True)
-    for name in ("groups", "replies"):
-        _require_alike(name, state[name], fresh[name])
-    _check_places(state["groups"], agents)
-    for agent in range(agents):
-        counts = (int(holdings[name][agent]) for name in ("count", "clicks", "rounds"))
-        held = Statistics(holdings["gram"][agent], holdings["moment"][agent], *counts)
-        held.check(dimension)
-        Ridge(held, policy.lambda_)
+def _check_own_data(own: OwnData, fresh: Agent) -> None:
+    """Refuse own data that no rounds give."""
+    levels, d = own.levels, fresh.problem.dimension
+    require_places("own_data.used", own.used, len(levels) + 1)
+    require_places("own_data.levels", levels, 63)
+    for row in (own.total, own.since, *own.blocks):
+        held = unpack_row(row, d)
+        held.check(d)
+        Ridge(held, fresh.policy.lambda_)
+    for array, least, most in ((own.weight, 0.0, 1.0), (own.noise, MIN_NOISE, 0.25), (own.deviation, 0.0, 1.0)):
+        require(bool(least <= array[0] <= most), f"own_data must have numbers in {least:g}..{most:g}")
+    fits = fits_policy(fresh.policy, own) and np.array_equal(own.others_gram, own.others_gram.T)
+    require(bool(own.cusum[0] >= 0.0) and fits, "own_data must have a CUSUM >= 0, and a prior")
 
 
-def _check_places(groups: Mapping[str, Any], agents: int) -> None:
-    """Refuse labels and places that are those of no agent, which compiled code would look up."""
-    for name in ("labels", "regrouped"):
-        require(groups[name].shape == (agents,), f"groups.{name} must have {agents} places")
-    for name, most in {"labels": LARGEST_LABEL + 4 * agents, "active": agents - 1}.items():
-        if name in groups and groups[name].size:
-            is_place = int(groups[name].min()) >= 0 and int(groups[name].max()) <= most
-            require(is_place, f"groups.{name} must be in 0..{most}")
-
-
-def _require_alike(name: str, value: Any, fresh: Any, *, is_sized: bool = False) -> None:
-    """Refuse a value of another type than a fresh agent's or server's or, with ``is_sized``, of another shape."""
-    wanted = type(fresh).__name__
-    require(type(value) is type(fresh), f"{name} must be of type {wanted}, got {type(value).__name__}")
-    if isinstance(fresh, np.ndarray):
-        require(value.dtype == fresh.dtype, f"{name} must hold {fresh.dtype}, got {value.dtype}")
-        require(value.ndim == fresh.ndim, f"{name} must have {fresh.ndim} axes, got {value.ndim}")
-        fits = value.shape == fresh.shape or not is_sized
-        require(fits, f"{name} must have the shape {fresh.shape}, got {value.shape}")
-        is_finite = value.dtype.kind != "f" or not np.isnan(value).any()
-        require(bool(is_finite), f"{name} must hold numbers")
-    if isinstance(fresh, dict) and all(isinstance(key, str) for key in fresh):
-        for key, item in fresh.items():
-            require(key in value, f"{name} has no {key}")
-            _require_alike(f"{name}.{key}", value[key], item, is_sized=is_sized)
+def _check_list(shown: Mapping[str, Any], dimension: int) -> None:
+    """Refuse an open list that no agent has shown."""
+    require_integer("impression", shown["impression"])
+    items, features, chances = (shown[name] for name in ("items", "features", "propensities"))
+    n = items.size
+    require(n > 0, "a shown list has no items")
+    fresh = np.zeros(n, np.intp), np.zeros((n, dimension), np.float32), None if chances is None else np.zeros(n)
+    require_alike("a shown list", (items, features, chances), fresh, fresh, n)
+    read_features(features, dimension)
+    require_places("a shown list", items, np.iinfo(np.intp).max)
+    is_chance = chances is None or bool(np.all((chances > 0) & (chances <= 1)))
+    require(is_chance, "propensities must be in (0, 1]")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -231,6 +212,10 @@ def _make_state(state: Mapping[str, Any]) -> WarmState:
     require(fits, f"grams of {gram.shape} and counts of {counts.shape} do not fit moments of {moment.shape}")
     kinds = [array.dtype.str[1:] for array in (gram, moment, counts)]
     require(kinds == ["f8", "f8", "i8"], "sums must be of float64 and counts of int64")
+    held = Holdings(n, d, 1.0)
+    held.gram, held.moment, (held.count, held.clicks, held.rounds) = gram, moment, counts.T.copy()
+    invalid = solve_all(held.arrays, 1.0)
+    require(invalid < 0, f"the sums of user {invalid} must be finite and bounded, gram positive semi-definite")
     users = tuple(state["users"])
     named = len(users) == n == len(set(users)) and all(isinstance(name, str) for name in users)
     require(named, f"users must be {n} different names")

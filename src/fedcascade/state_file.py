@@ -1,7 +1,7 @@
 """State files: arrays and JSON in one NPZ, versioned, exact to the bit, without pickles.
 
 The member ``facts`` is JSON: the format, the kind of state, and a tree of values in which ``{"$array": name}`` refers
-to another member.
+to another member. Each member is referred to once, so a state takes little more memory than its file.
 """
 
 import io
@@ -26,8 +26,9 @@ FORMAT = 1
 SUMS, AGENT, SERVER = "sums", "agent", "server"
 MEMBER = re.compile(r"[A-Za-z0-9_.-]{1,200}\.npy")
 KINDS_OF_NUMBERS = "biuf"
+MOST_FACTS, MOST_CONTAINERS = 1 << 25, 1 << 18  # bytes of the facts, and lists and objects in them
 Arrays = dict[str, NDArray[Any]]
-INVALID = (KeyError, TypeError, ValueError, RecursionError, NotImplementedError)
+INVALID = (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError, NotImplementedError)
 BROKEN = (OSError, EOFError, zipfile.BadZipFile, *INVALID)  # the errors of reading a damaged file
 
 
@@ -43,7 +44,7 @@ def write_state_file(path: str | PathLike[str], kind: str, state: Mapping[str, A
     members: dict[str, Any] = {"facts": np.frombuffer(text, np.uint8), **arrays}
     np.savez(stream, **members)
     try:
-        write_atomically(Path(path), stream.getvalue())
+        write_atomically(Path(path), stream.getvalue(), is_private=True)
     except OSError as error:
         raise ValueError(f"cannot write {path}: {error.strerror or error}") from None
 
@@ -54,7 +55,7 @@ def read_state_file(path: str | PathLike[str], kind: str) -> dict[str, Any]:
     require(file.is_file(), f"there is no file {file}")
     try:
         arrays = _read_members(file)
-        facts = json.loads(arrays.pop("facts").tobytes())
+        facts = _read_json(arrays.pop("facts").tobytes())
         written, found, state = _read_facts(facts, arrays)
     except BROKEN as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
@@ -62,6 +63,14 @@ def read_state_file(path: str | PathLike[str], kind: str) -> dict[str, Any]:
     require(written <= FORMAT, f"{file} has format {written}, this fedcascade reads {FORMAT}: update fedcascade")
     require(found == kind, f"{file} holds a state of kind '{found}', not '{kind}'")
     return state
+
+
+def _read_json(text: bytes) -> Any:
+    """Decode the facts, which take up to twelve times their size in memory, and 64 bytes for a list or an object."""
+    require(len(text) <= MOST_FACTS, f"its facts have {len(text):,} bytes, more than {MOST_FACTS:,}")
+    containers = text.count(b"[") + text.count(b"{")
+    require(containers <= MOST_CONTAINERS, f"its facts hold {containers:,} lists, more than {MOST_CONTAINERS:,}")
+    return json.loads(text)
 
 
 def _read_facts(facts: Any, arrays: Arrays) -> tuple[int, str, dict[str, Any]]:
@@ -100,6 +109,8 @@ def _read_array(body: bytes) -> NDArray[Any]:
     start, size = stream.tell(), math.prod(shape) * dtype.itemsize
     require(min(shape, default=0) >= 0 and size == len(body) - start, f"an array of shape {shape} is cut")
     flat = np.frombuffer(body, dtype, offset=start)
+    is_sound = dtype.kind != "b" or int(flat.view(np.uint8).max(initial=0)) <= 1
+    require(is_sound, "an array of truth values holds other bytes than 0 and 1")
     return flat.reshape(shape, order="F" if is_fortran else "C").copy()
 
 
@@ -140,20 +151,20 @@ def _stack_statistics(statistics: Iterable[Statistics], name: str, arrays: Array
 
 
 def _unstack_statistics(name: str, arrays: Arrays) -> list[Statistics]:
-    gram, moment, counts = (arrays[f"{name}.{part}"] for part in ("gram", "moment", "counts"))
-    d = moment.shape[-1]
+    gram, moment, counts = (arrays.pop(f"{name}.{part}") for part in ("gram", "moment", "counts"))
+    d, kinds = moment.shape[-1], [each.dtype for each in (gram, moment, counts)]
     fits = gram.shape == (len(moment), d, d) and moment.ndim == 2 and counts.shape == (len(moment), 3)
-    require(fits, f"the shapes of {name} do not fit together")
+    require(fits and kinds == [np.float64, np.float64, np.int64], f"the arrays of {name} do not fit together")
     return [Statistics(gram[i].copy(), moment[i].copy(), *counts[i].tolist()) for i in range(len(moment))]
 
 
 DECODERS: Mapping[str, Callable[[Any, Arrays], Any]] = {
-    "$array": lambda name, arrays: arrays[name],
+    "$array": lambda name, arrays: arrays.pop(name),
     "$float": lambda text, _: float(text),
     "$statistics": lambda name, arrays: _unstack_statistics(name, arrays)[0],
     "$each": _unstack_statistics,
     "$pools": lambda name, arrays: dict(
-        zip(arrays[f"{name}.keys"].tolist(), _unstack_statistics(name, arrays), strict=True)
+        zip(arrays.pop(f"{name}.keys").tolist(), _unstack_statistics(name, arrays), strict=True)
     ),
 }
 

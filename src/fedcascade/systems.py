@@ -26,12 +26,13 @@ def sync_folder(path: Path) -> None:
             os.close(folder)
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file completely or not at all, also after a power cut."""
+def write_atomically(path: Path, content: bytes, *, is_private: bool = False) -> None:
+    """Write a file completely or not at all, also after a power cut; only its owner can read a private one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     try:
         with draft.open("wb") as stream:
+            draft.chmod(0o600 if is_private else draft.stat().st_mode)
             stream.write(content)
             stream.flush()
             sync_file(stream.fileno())
@@ -39,6 +40,16 @@ def write_atomically(path: Path, content: bytes) -> None:
     finally:
         draft.unlink(missing_ok=True)
     sync_folder(path.parent)
+
+
+def is_running(process: int) -> bool:
+    """Return whether a process of this machine runs, or may run."""
+    try:
+        if os.name != "nt":  # where signal 0 ends a process
+            os.kill(process, 0)
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
+    return True
 
 
 def count_cores() -> int:

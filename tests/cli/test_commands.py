@@ -443,8 +443,6 @@ def test_causes_beyond_the_papers_are_there_where_they_occur(capsys: pytest.Capt
     message = 8 * (5 * 6 // 2 + 5 + 5)
     assert pushed["bytes"]["up"] == message * pushed["communications"]["determinant"]
     assert pushed["bytes"]["down"] == message * pushed["communications"]["push"]
-    main(small("--policy", "async-linucb", "--policy", "dislinucb"))
-    assert "synchronisation" in capsys.readouterr().out
 
 
 def test_oracles_with_limits_are_run_by_name(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,23 +1,33 @@
 """The commands: results as tables or JSON, bad input in one line with exit code 2, nothing half-written."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
+from fedcascade.checks import EXTRAS
 from fedcascade.cli import main, progress
-from fedcascade.cli.experiments import BUILTIN_PLANS
+from fedcascade.cli.experiments import BUILTIN_PLANS, print_results
 from fedcascade.experiments import paper_claims, runner
+from fedcascade.experiments.comparisons import HEADER
 from fedcascade.experiments.jobs import list_planned_jobs, run_job
-from fedcascade.experiments.plan import Plan, resize_plan
-from fedcascade.experiments.plan_reader import list_builtin_plans, read_plan
-from fedcascade.experiments.results import save_record
-from fedcascade.experiments.runner import Progress
+from fedcascade.experiments.plan import NamedEnvironment, Plan, resize_plan
+from fedcascade.experiments.plan_reader import (
+    find_plan,
+    list_builtin_plans,
+    load_builtin_plan,
+    read_plan,
+)
+from fedcascade.experiments.results import read_results, save_record
+from fedcascade.experiments.runner import Progress, execute
 
 from ..experiments.conftest import SMALL
+from ..experiments.test_plan import GOOD
 
 SHORT = SMALL.replace("6_000", "300")
 
@@ -125,11 +135,21 @@ def reproduction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_reproduction_ends_well_whatever_the_verdicts(reproduction: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_reproduction_says_what_came_out(
+    reproduction: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     main(["reproduce", "--quick"])
-    printed = capsys.readouterr()
-    assert {"judged:", "direction"} <= set(printed.out.split())  # in a column of their own, however it is wrapped
-    assert printed.out.endswith("report: results/paper/report.html\n")
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith("With 10 clusters, FedC3UCB-H has ")
+    blocks = "\n".join(lines).split("\n\n")
+    assert len(blocks[1].splitlines()) == 8  # two lines of header, a rule, five policies
+    assert re.findall(r"^(\w+) +\d+% ", blocks[2], re.MULTILINE) == ["FedLinUCB", "FedInd", "NoAuxiliary", "ForceComm"]
+    assert "verdict" not in blocks[2]  # runs of 60 rounds are not judged
+    assert "# FedC3UCB-H" in blocks[3]
+    assert "beta 10.5" in " ".join(blocks[4].split())
+    assert lines[-1] == "All claims, figures and constants: results/paper/report.html"
     assert (reproduction / "results" / "paper" / "claims.json").is_file()
 
 
@@ -193,11 +213,18 @@ def test_without_a_terminal_lines_say_how_far_runs_are(
 ) -> None:
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
     with progress.show_runs() as show:
-        for now in (Progress(2, 20, 200, 2_000), Progress(3, 20, 500, 2_000), Progress(20, 20, 2_000, 2_000)):
+        for now in (
+            Progress(2, 20, 200, 2_000),
+            Progress(3, 20, 500, 2_000),
+            Progress(9, 20, 1_000, 2_000),
+            Progress(20, 20, 2_000, 2_000),
+        ):
             show(now)
-    first, second = capsys.readouterr().err.splitlines()
-    assert first.startswith("run 2 of 20: getting ready (compiles once")
-    assert second == "run 3 of 20: 25% of all rounds"
+    first, second, third = capsys.readouterr().err.splitlines()
+    assert first.startswith("2 of 20 runs: getting ready (compiles once")
+    assert second == "3 of 20 runs: 25% of all rounds"
+    assert third.startswith("9 of 20 runs: 50% of all rounds, about ")
+    assert third.endswith(" left")
 
 
 def test_without_a_terminal_lines_are_far_apart(capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,3 +232,52 @@ def test_without_a_terminal_lines_are_far_apart(capsys: pytest.CaptureFixture[st
         for rounds in range(1_000):
             show(Progress(0, 20, rounds, 2_000))
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+COMPARED = ["living", "population", "rare-clicks", "ratings", "sensitivity"]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", COMPARED)
+def test_a_small_version_of_each_plan_runs_and_prints_its_table(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = resize_plan(load_builtin_plan(name), rounds=50 if name != "living" else 500, seeds=[300])
+    small = structs.replace(plan, checkpoints=2, environments=tuple(_shrink(each) for each in plan.environments))
+    execute([small], tmp_path, lambda jobs, _report: ((job, run_job(job)) for job in jobs), lambda _: None)
+    print_results(read_results(tmp_path))
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in HEADER[:4])
+    assert shown.endswith(f"for figures: fedcascade report {tmp_path}\n")
+
+
+def _shrink(environment: NamedEnvironment) -> NamedEnvironment:
+    spec = environment.spec
+    if spec.kind != "synthetic":
+        return environment
+    users = min(spec.options["users"], 20)
+    sizes = {"users": users, "clusters": min(spec.options["clusters"], users), "dimension": 22, "items": 15}
+    return structs.replace(environment, spec=structs.replace(spec, options=spec.options | sizes))
+
+
+def test_builtin_plans_are_found_by_name_and_files_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in list_builtin_plans():
+        assert find_plan(Path(name)) == load_builtin_plan(name)
+        assert name in BUILTIN_PLANS.split(", ")
+    assert len(list_builtin_plans()) == len(BUILTIN_PLANS.split(", "))
+    Path("living").mkdir()  # as a folder of results may be called
+    assert find_plan(Path("living")).name == "living"
+    Path("figure-1a").write_text(GOOD)
+    assert find_plan(Path("figure-1a")).name == "good"
+    with pytest.raises(ValueError, match=f"plan 'beyond' not found: .*{', '.join(list_builtin_plans())}"):
+        find_plan(Path("beyond"))
+
+
+def test_where_mlflow_is_missing_it_is_said_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(EXTRAS, "mlflow", ("no_such_module",))
+    with pytest.raises(SystemExit):
+        main(["experiment", "figure-1a", "--out", str(tmp_path), "--mlflow", "folder"])
+    assert "fedcascade[mlflow]" in capsys.readouterr().err

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedcascade.cli import main
-from fedcascade.service.agent.store_file import StoreFile
+from fedcascade.service.agent.database import AgentFile
 
 PLAN = """\
 name = "p"
@@ -142,8 +142,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "empty.db").touch()
     with closing(sqlite3.connect(folder / "other.db")) as connection:
         connection.execute("CREATE TABLE customer (name TEXT)")
-    StoreFile(str(folder / "agent.db")).close()
+    AgentFile(str(folder / "agent.db")).close()
     (folder / "operator.token").write_text("x" * 43, encoding="ascii")
+    (folder / "operator.token").chmod(0o600)
     (folder / "good.token").write_text("x" * 43, encoding="ascii")
     (folder / "empty.token").touch()
     (folder / "short.token").write_text("abc\n", encoding="ascii")

@@ -5,15 +5,20 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import closing
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from fedcascade.cli import main
+from fedcascade.cli.commands import app
+from fedcascade.cli.constants import ConstantOptions
 from fedcascade.data.logs import read_log
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import POLICIES
+from fedcascade.saved import WarmState, save_warm
 from fedcascade.service.agent.client import OperatorClient, fetch_terms
 from fedcascade.service.agent.connection import connect
 from fedcascade.service.protocol.errors import Refused
@@ -21,7 +26,11 @@ from fedcascade.service.server.tenure import TERMS
 from fedcascade.service.store.open import open_store
 from fedcascade.simulation.engines import simulate
 
-from ..service.helpers import TOKEN, ServerProcess, build_unit_upload
+from ..service.helpers import TOKEN, ServerProcess, build_unit_upload, serve_in_process
+from ..service.server.test_warming import POLICY, make_sums
+from ..service.test_deploy import FILES, loaded
+
+CONSTANTS = {f"--{field.name.rstrip('_').replace('_', '-')}" for field in fields(ConstantOptions)}
 
 
 @pytest.fixture(scope="module")
@@ -158,25 +167,80 @@ def test_tls(tmp_path: Path) -> None:
 
     from fedcascade.service.agent.transport import HttpTransport
 
-    made = subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem",
-         "-days", "2", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"],
-        cwd=tmp_path, capture_output=True, check=False,
-    )  # fmt: skip
-    if made.returncode:
-        pytest.skip("openssl is not installed")
+    make_certificate(tmp_path)
     server = ServerProcess(tmp_path, "sqlite:///store.db", "--tls-cert", "cert.pem", "--tls-key", "key.pem").start()
     try:
         url = f"https://127.0.0.1:{server.port}"
         trusting = HttpTransport(url, verify=ssl.create_default_context(cafile=str(tmp_path / "cert.pem")))
-        assert trusting.send("GET", "/healthz", b"", {}).status == 200
+        assert trusting.send("GET", "/healthz", b"", {}).status_code == 200
         trusting.close()
         careful = HttpTransport(url)
         with pytest.raises(ConnectionError, match="certificate"):
             careful.send("GET", "/healthz", b"", {})
         careful.close()
+        assert server.process is not None
+        make_certificate(tmp_path)
+        (tmp_path / "operator.token").write_text("a token of another operator", encoding="ascii")
+        server.process.send_signal(signal.SIGHUP)
+        wait_for_certificate(url, tmp_path / "cert.pem")
+        renewed = HttpTransport(url, verify=ssl.create_default_context(cafile=str(tmp_path / "cert.pem")))
+        OperatorClient(renewed, "a token of another operator").fetch_overview()
+        (tmp_path / "cert.pem").write_text("no certificate", encoding="ascii")
+        server.process.send_signal(signal.SIGHUP)
+        assert server.process.stderr is not None
+        assert any("nothing is changed" in line for line in server.process.stderr)
+        renewed.close()
     finally:
         server.stop()
+
+
+def make_certificate(folder: Path) -> None:
+    """Make a certificate of this machine, and its key."""
+    made = subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem",
+         "-days", "2", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"],
+        cwd=folder, capture_output=True, check=False,
+    )  # fmt: skip
+    if made.returncode:
+        pytest.skip("openssl is not installed")
+
+
+def wait_for_certificate(url: str, certificate: Path, seconds: float = 20.0) -> None:
+    """Wait until a server shows a certificate."""
+    import ssl
+
+    expected = ssl.PEM_cert_to_DER_cert(certificate.read_text(encoding="ascii"))
+    end, port = time.monotonic() + seconds, int(url.rpartition(":")[2])
+    while ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate(("127.0.0.1", port))) != expected:
+        assert time.monotonic() < end, "the server shows the old certificate"
+        time.sleep(0.02)
+
+
+def test_a_server_answers_head_and_says_when_it_has_stopped(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path, "sqlite:///store.db").start()
+    running = server.connect()
+    for path in ("/healthz", "/readyz"):
+        reply = running.transport.send("HEAD", path, b"", {})
+        assert (reply.status_code, reply.content) == (200, b"")
+    running.transport.close()
+    process = server.process
+    assert process is not None
+    assert process.stderr is not None
+    process.send_signal(signal.SIGTERM)
+    assert "fedcascade: stopped; the log ends at position 0" in process.stderr.read()
+    server.stop()
+
+
+def test_every_option_of_a_server_has_a_variable() -> None:
+    command = app["serve"]
+    arguments = [each for each in command.assemble_argument_collection() if each.parameter.show is not False]
+    names = {name for each in arguments for name in each.names if name.startswith("--")}
+    variables = {variable for each in arguments for variable in (each.parameter.env_var or ())}
+    own = {name for name in names if not name.startswith(("--help", "--version"))}
+    missing = {name for name in own if "FEDCASCADE_" + name[2:].upper().replace("-", "_") not in variables}
+    assert missing == {name for name in missing if name in CONSTANTS}, "constants are set by FEDCASCADE_SET"
+    assert "FEDCASCADE_SET" in variables
+    assert len(variables) > 25
 
 
 def test_a_swarm_keeps_away_from_a_server_with_agents(
@@ -246,6 +310,7 @@ def test_the_operators_token_is_replaced_while_the_server_runs(tmp_path: Path) -
         running.transport.close()
         server.stop()
     path.write_text(TOKEN, encoding="ascii")
+    path.chmod(0o600)
     command = [*server.command(), "--beta", "1.5", "--take-over"]
     refused = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
@@ -296,3 +361,66 @@ def test_settings_of_a_server_come_from_flags_or_else_from_the_environment(
     with pytest.raises(SystemExit):
         main(["serve", "--port", "0"])
     assert "a trusted proxy must be an IP address, got 'nowhere'" in capsys.readouterr().err
+
+
+def test_the_command_refuses_an_unfinished_fit_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "warm.npz"
+    state = WarmState(sums=make_sums(), users=tuple("abcdef"), policy=POLICY.name, log="x", lists=3, is_complete=False)
+    save_warm(path, state)
+    with pytest.raises(SystemExit):
+        main(["serve", "--store", f"sqlite:///{tmp_path}/store.db", "--port", "0", "--warm", str(path)])
+    assert "from an interrupted fit" in capsys.readouterr().err
+
+
+def test_the_commands_verify_audit_back_up_and_restore(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A backup is taken while a server runs."""
+    monkeypatch.chdir(tmp_path)
+    with serve_in_process(tmp_path / "store.db") as running:
+        agents = [running.enrol() for _ in range(2)]
+        for agent in agents:
+            agent.exchange(build_unit_upload(1, 0, 3))
+        main(["verify", "sqlite:///store.db", "--json"])
+        head = json.loads(capsys.readouterr().out)["head"]
+        running.operator.revoke(agents[0].agent)
+        main(["backup", "sqlite:///store.db", "monday"])
+        agents[1].leave()
+    main(["verify", "sqlite:///store.db", "--noted", head])
+    main(["restore", "monday", "sqlite:///again.db"])
+    main(["verify", "sqlite:///again.db", "--noted", head])
+    assert "restored as epoch 2-" in capsys.readouterr().out
+    main(["audit", "sqlite:///store.db", "--json"])
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    told = [(record["actor"], record["action"], record["agent"]) for record in records]
+    first, second = (agent.agent for agent in agents)
+    assert told == [
+        ("command line", "set the operator's token", None),
+        ("operator", "created enrolment tokens", None),
+        (f"agent {first}", "enrolled", first),
+        ("operator", "created enrolment tokens", None),
+        (f"agent {second}", "enrolled", second),
+        ("operator", "revoked", first),
+        ("command line", "backed up", None),
+        (f"agent {second}", "forgot", second),
+    ]
+    for arguments, line in (
+        (["verify", "sqlite:///missing.db"], "there is no store at 'sqlite:///missing.db'"),
+        (["verify", "sqlite:///again.db", "--noted", "2:" + "00" * 32], "is not the one that was noted"),
+        (["restore", "missing", "sqlite:///new.db"], "there is no backup 'missing'"),
+        (["restore", "monday", "sqlite:///again.db"], "the store is in use"),
+    ):
+        with pytest.raises(SystemExit):
+            main(arguments)
+        said = capsys.readouterr().err
+        assert line in said
+        assert said.count("\n") == 1
+    assert not (tmp_path / "missing.db").exists()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_the_command_of_the_server_is_one_that_the_command_line_understands(path: Path) -> None:
+    command = loaded(path)["services"]["server"]["command"]
+    called, bound, _ = app.parse_args(command, exit_on_error=False, print_error=False)
+    assert called.__name__ == "serve"
+    assert bound.arguments["options"].host == "0.0.0.0"

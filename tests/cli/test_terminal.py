@@ -1,5 +1,6 @@
 """Tables in a terminal of 80 columns: no line is longer, and no name is cut."""
 
+import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,9 +10,9 @@ import pytest
 
 from fedcascade.cli import main, terminal
 from fedcascade.cli.agents import show_agents
-from fedcascade.experiments.comparisons import Interval
 from fedcascade.experiments.reports.summary import PolicySummary
 from fedcascade.federation.policies import POLICIES
+from fedcascade.intervals import Interval, estimate_mean, format_mean
 from fedcascade.service.protocol.wire import AgentList, AgentRow
 
 COMMANDS = (
@@ -92,29 +93,67 @@ def test_policies_fit(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.usefixtures("_eighty_columns")
 def test_theory_fits(capsys: pytest.CaptureFixture[str]) -> None:
-    assert_whole(["paper", "derived"], print_at_80(capsys, "theory"))
+    for sizes in ([], ["--rounds", "1000000000000000000", "--gamma", "1e-6"]):
+        shown = print_at_80(capsys, "theory", *sizes)
+        assert_whole(["paper", "derived", "T_0", "exchanges"], shown)
 
 
 @pytest.mark.usefixtures("_eighty_columns")
 def test_the_plain_run_compares_the_papers_system_alone_ours_and_the_truth(capsys: pytest.CaptureFixture[str]) -> None:
     shown = print_at_80(capsys, "run", *SMALL)
-    assert re.findall(r"^(\S+) +[\d,.]+ +\d+ +\d+ +\d+ +\d+% ", shown, re.MULTILINE) == [
-        "fedc3ucb-h", "fedind", "population", "known-clusters"]  # fmt: skip
-    assert "than no sharing (fedind)" in " ".join(shown.split())
+    assert re.findall(r"^(\S+) +([\d.]+) +[\d,.]+ +\d+ +\d+ +\d+ +\d+% *$", shown, re.MULTILINE) == [
+        ("fedc3ucb-h", "10.5"), ("fedind", "0.7"), ("population", "1.5"), ("known-clusters", "0.7")]  # fmt: skip
+    words = " ".join(shown.split())
+    assert "One run says little about which policy is better: --seeds 5" in words
+    assert "lambda 4.0 (fedc3ucb-h, fedind, known-clusters); 0.01 (population)" in words
+
+
+@pytest.mark.usefixtures("_eighty_columns")
+def test_several_seeds_give_intervals_and_paired_differences(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["run", *SMALL, "--policy", "fedind,known-clusters", "--seeds", "4", "--seed", "3", "--json"])
+    regrets: dict[str, list[float]] = {"fedind": [], "known-clusters": []}
+    for place, line in enumerate(capsys.readouterr().out.splitlines()):
+        run = json.loads(line)
+        assert run["seed"] == 3 + place // 2
+        regrets[run["policy"]].append(run["regret"])
+    shown = print_at_80(capsys, "run", *SMALL, "--policy", "fedind,known-clusters", "--seeds", "4", "--seed", "3")
+    differences = [ours - alone for ours, alone in zip(regrets["known-clusters"], regrets["fedind"], strict=True)]
+    for values in (*regrets.values(), differences):
+        assert format_mean(estimate_mean(values)) in shown
+    assert "minus" in shown
+    assert "One run" not in shown
+
+
+@pytest.mark.usefixtures("_eighty_columns")
+def test_one_policy_is_shown_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = print_at_80(capsys, "policies", "fedc3ucb-h")
+    assert_whole(["alpha_d", "7.0", "10.5"], shown)
+    assert "fedind" not in shown
+    with pytest.raises(SystemExit):
+        main(["policies", "fedin"])
+    assert "did you mean 'fedind'" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("_eighty_columns")
+def test_help_groups_commands_and_names_the_types_of_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = print_at_80(capsys, "--help")
+    groups = ("Simulate", "Data and logs", "Serve", "Operate a server", "Develop", "Options")
+    assert re.findall(r"─ (.+?) ─", shown) == list(groups)
+    constants = print_at_80(capsys, "run", "--help").partition("Constants")[2]
+    assert set(re.findall(r"--[a-z0-9-]+ ([A-Z]+)\b", constants)) == {"FLOAT", "INT", "STR"}
+    assert "--beta FLOAT" in constants
 
 
 @pytest.mark.usefixtures("_eighty_columns")
 def test_results_of_long_runs_fit(capsys: pytest.CaptureFixture[str]) -> None:
-    causes = {"total": 1_000_000, "determinant": 300_000, "auxiliary": 300_000, "forced": 0, "push": 3,
-              "synchronisation": 400_000}  # fmt: skip
     summaries: list[dict[str, Any]] = [
         {"policy": name, "regret": 147_233.4, "reward": 1_000_000, "rounds": 1_000_000, "seconds": 1.0,
-         "clusters": 1_000, "clustering_error": 1.0, "communications": causes}
+         "clusters": 1_000, "clustering_error": 1.0, "communications": {"total": 1_000_000}}
         for name in POLICIES
     ]  # fmt: skip
-    terminal.show(terminal.make_results_table(summaries), *terminal.make_causes_tables(summaries))
+    terminal.show(terminal.make_results_table(summaries, ["10.5"] * len(summaries)))
     shown = assert_fits(capsys.readouterr().out)
-    assert_whole([*POLICIES, "147,233", "1,000,000", *causes.keys() - {"total", "forced"}], shown)
+    assert_whole([*POLICIES, "147,233", "1,000,000"], shown)
 
 
 @pytest.mark.usefixtures("_eighty_columns")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from httpx2 import Response
 
 from fedcascade.data.logs import read_log
 from fedcascade.demo.options import SwarmOptions
@@ -18,8 +19,8 @@ from fedcascade.learning.exploration import EpsilonMixed
 from fedcascade.learning.oracles import TopK
 from fedcascade.service.agent.client import fetch_terms
 from fedcascade.service.agent.options import build_policy
-from fedcascade.service.agent.transport import HttpReply, HttpTransport, Transport
-from fedcascade.service.protocol.wire import EXCHANGES
+from fedcascade.service.agent.transport import HttpTransport, Transport
+from fedcascade.service.protocol.wire import EXCHANGES, unpack_statistics
 from fedcascade.service.server.state import ServerState
 from fedcascade.service.store.snapshot import read_state
 from fedcascade.simulation.engines import simulate
@@ -49,7 +50,7 @@ class Lossy:
     def __init__(self, transport: Transport) -> None:
         self._transport, self.exchanges = transport, 0
 
-    def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> HttpReply:
+    def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Response:
         reply = self._transport.send(method, path, body, headers)
         self.exchanges += path == EXCHANGES
         if path == EXCHANGES and self.exchanges % 5 == 0:
@@ -175,17 +176,19 @@ def test_newcomers_begin_with_what_the_server_knows_and_play_as_in_the_library(t
                 SwarmOptions(rounds=rounds, checkpoints=1, lockstep=True),
                 operator=running.operator,
                 transport=Borrowed(running.transport),
-                on_prior=welcomed.append,
+                on_ready=lambda agents: welcomed.append(sum(agent.has_prior for agent in agents)),
                 oracle=TopK(length=3),
             )
 
         play(WORLD, 2_000)
         assert running.writer is not None
         assert running.writer.state is not None
+        running.enrol()  # publishes a prior, if one is due
         state = ServerState.from_state(read_state([running.writer.state.dump()]), policy, 6)
+        assert state is not None
+        state.publication = running.writer.state.publication
         trace = play(others, 300)
     assert welcomed == [0, 4]
-    assert state is not None
     assert play_newcomers(others, policy, state, 300) == (trace.communications(), trace.curve[-1].regret)
 
 
@@ -194,9 +197,9 @@ def play_newcomers(world: Synthetic, policy: Policy, state: ServerState, rounds:
     problem = ProblemSize(users=world.users, dimension=6, list_length=3, rounds=rounds)
     agents = [Agent(id=10**6 + user, policy=policy, problem=problem, oracle=TopK(length=3)) for user in range(4)]
     for agent in agents:
-        welcome = state.get_prior(agent.id)
+        welcome = state.get_prior(agent.id, state.publication.at)
         assert welcome is not None
-        agent.receive(welcome)
+        agent.receive(unpack_statistics(welcome.numbers, (0, 0, 0), 6))
     exchanges, regret = 0, 0.0
     for t in range(1, rounds + 1):
         agent = agents[world.arrival(t)]
@@ -205,7 +208,7 @@ def play_newcomers(world: Synthetic, policy: Policy, state: ServerState, rounds:
         if outcome.upload is not None:
             exchanges += 1
             answer = state.apply(outcome.upload, state.position + 1)
-            agent.receive(replace(answer, agent=agent.id))
+            agent.receive(answer)
     return exchanges, regret
 
 

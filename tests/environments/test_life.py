@@ -5,15 +5,9 @@ import numpy as np
 import pytest
 
 from fedcascade.environments.matrices import generate_ratings
-from fedcascade.environments.options import STEPS, Change, Poisoning, SyntheticOptions, Turnover
+from fedcascade.environments.options import STEPS, Change, Poisoning, Turnover
 from fedcascade.environments.ratings import Ratings
 from fedcascade.environments.synthetic import Synthetic
-from fedcascade.experiments.plan_reader import read_plan
-from fedcascade.federation.messages import Cause
-from fedcascade.federation.policies import POLICIES
-from fedcascade.simulation import reference
-from fedcascade.simulation.exact import engine as exact
-from fedcascade.simulation.scenario import Scenario
 from fedcascade.testing.contracts import check_environment
 
 EVERYTHING: dict[str, Any] = {
@@ -110,20 +104,6 @@ def test_inverted_clicks_are_the_others_ones() -> None:
         np.testing.assert_allclose(weights, 1.0 - true if lies else true, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", LIVES)
-@pytest.mark.parametrize("policy", ["population", "fedc3ucb-h"])
-def test_both_engines_play_the_same_life(name: str, policy: str) -> None:
-    for world in (make_world(LIVES[name]), make_ratings(LIVES[name])):
-        system = POLICIES[policy].with_beta(0.7)
-        scenario = Scenario(world, system, 900, keep_lists=True)
-        fast, slow = exact.simulate(scenario), reference.simulate(scenario)
-        assert (fast.curve, fast.ledger, fast.user_records) == (slow.curve, slow.ledger, slow.user_records)
-        np.testing.assert_array_equal(fast.lists, slow.lists)
-        honest = [record for record in fast.user_records if record.role.kind != "poisoning"]
-        assert fast.regret == pytest.approx(sum(record.regret for record in honest))
-        assert sum(record.rounds for record in fast.user_records) == 900
-
-
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -149,57 +129,3 @@ def test_ratings_need_users_to_spare_for_new_tastes() -> None:
         Ratings.from_matrix(
             generate_ratings(30, 80, seed=5), users=28, clusters=4, dimension=7, items=20, **LIVES["abrupt"]
         )
-
-
-def test_a_plan_describes_a_life() -> None:
-    plan = read_plan("""
-        name = "living"
-        rounds = 100
-        [[environments]]
-        name = "abrupt"
-        kind = "synthetic"
-        change = { at = 50, to = "existing" }
-        poisoning = { share = 0.2, attack = "near", since = 30 }
-        [[environments]]
-        name = "ratings"
-        kind = "ratings"
-        top_users = 100
-        top_items = 100
-        items = 20
-        change = { at = 50 }
-        [[policies]]
-        name = "fedind"
-    """)
-    first, second = (environment.spec for environment in plan.environments)
-    assert first.declared == SyntheticOptions(
-        change=Change(at=50, to="existing"), poisoning=Poisoning(share=0.2, attack="near", since=30)
-    )
-    world = second.build(1)
-    assert isinstance(world, Ratings)
-    assert world.has_changes
-
-
-def test_a_plan_with_an_impossible_life_is_refused_with_its_line() -> None:
-    with pytest.raises(ValueError, match=r"line 7: .*share must be in"):
-        read_plan(
-            "name = 'living'\nrounds = 100\n[[environments]]\nname = 'a'\nkind = 'synthetic'\n"
-            "\npoisoning = { share = 2.0 }\n[[policies]]\nname = 'fedind'\n"
-        )
-
-
-@pytest.mark.parametrize("policy", ["population", "fedc3ucb-h", "known-clusters"])
-@pytest.mark.parametrize("name", ["recurring", "everything"])
-def test_systems_for_living_populations_leave_the_same_trace_in_both_engines(policy: str, name: str) -> None:
-    for world in (make_world(LIVES[name]), make_world(LIVES[name], features="gaussian"), make_ratings(LIVES[name])):
-        system = POLICIES[policy].with_beta(0.7)
-        if policy != "known-clusters":
-            system = system.with_constants(drift="restart")
-        system = system.with_known_constants({"threshold": 4.0, "limit": 3.0, "every": 3})
-        scenario = Scenario(world, system, 900, keep_lists=True)
-        fast, slow = exact.simulate(scenario, window=77), reference.simulate(scenario)
-        assert (fast.curve, fast.ledger, fast.user_records) == (slow.curve, slow.ledger, slow.user_records)
-        assert fast.partition == slow.partition
-        np.testing.assert_array_equal(fast.lists, slow.lists)
-        if policy == "known-clusters":
-            changed = {exchange.agent for exchange in fast.ledger if exchange.cause is Cause.CHANGE}
-            assert changed == {user for user, record in enumerate(fast.user_records) if record.role.kind != "steady"}

@@ -5,31 +5,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedcascade import POLICIES, Synthetic, TopK, simulate
+from fedcascade import Synthetic
 from fedcascade.environments.matrices import generate_ratings
 from fedcascade.environments.options import Change, Poisoning
 from fedcascade.environments.ratings import Ratings
 from fedcascade.environments.synthetic import LOGISTIC
-from fedcascade.experiments.plan_reader import read_plan
 from fedcascade.testing import check_environment
 
 MATRIX = generate_ratings(150, 120, seed=2)
 LIFE: dict[str, Any] = {"change": Change(at=50, until=150), "poisoning": Poisoning(share=0.25)}
 RATINGS: dict[str, Any] = {"users": 8, "clusters": 3, "dimension": 6, "items": 9}
-PLAN = """
-name = "rare"
-rounds = 100
-[[environments]]
-name = "rare"
-kind = "synthetic"
-features = "logistic"
-scale = 0.2
-[[environments]]
-name = "usual"
-kind = "synthetic"
-[[policies]]
-name = "fedind"
-"""
 
 
 def make_world(**options: Any) -> Synthetic:
@@ -63,13 +48,6 @@ def test_other_scales_are_refused(scale: Any) -> None:
         Ratings.from_matrix(MATRIX, scale=scale, **RATINGS)
 
 
-@pytest.mark.parametrize(("scale", "least", "most"), [(0.2, 0.34, 0.46), (0.05, 0.085, 0.135)])
-def test_a_scale_says_how_many_lists_are_clicked(scale: float, least: float, most: float) -> None:
-    world = Synthetic(dimension=20, items=50, scale=scale, seed=1)
-    trace = simulate(world, POLICIES["fedind"], rounds=4_000, oracle=TopK(length=4), engine="exact")
-    assert least < trace.curve[-1].reward / 4_000 < most
-
-
 def test_logistic_probabilities_are_small_with_a_few_good_items() -> None:
     world = Synthetic(dimension=20, items=500, features="logistic", seed=3)
     weights = np.concatenate([world.weights(t, t % 40, world.items(t)) for t in range(1, 201)])
@@ -88,18 +66,3 @@ def test_logistic_weights_are_the_sigmoid_and_the_world_keeps_the_contract() -> 
     lifted = make_world()
     np.testing.assert_array_equal(world.thetas, lifted.thetas)
     np.testing.assert_array_equal(items, lifted.items(3))
-
-
-def test_a_plan_says_how_rare_clicks_are() -> None:
-    rare, usual = (environment.spec for environment in read_plan(PLAN).environments)
-    world = rare.build(1)
-    assert isinstance(world, Synthetic)
-    assert world.link == LOGISTIC
-    assert np.linalg.norm(world.thetas[0]) == pytest.approx(0.2)
-    assert (rare.options["scale"], usual.options["scale"]) == (0.2, 1.0)  # a run's key has it
-
-
-@pytest.mark.parametrize("scale", ["0", "1.5", '"small"'])
-def test_a_plan_with_another_scale_is_refused(scale: str) -> None:
-    with pytest.raises(ValueError, match=r"plan line 8: scale must be in \(0, 1\]"):
-        read_plan(PLAN.replace("scale = 0.2", f"scale = {scale}"))

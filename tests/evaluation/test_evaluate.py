@@ -1,19 +1,21 @@
 """From a log in a file to estimates, by the library and by the command."""
 
-import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 from estimator_study import Shape, World, simulate_log
 
+import fedcascade
 from fedcascade import POLICIES
-from fedcascade.cli import main
 from fedcascade.data.logs import read_log, write_log
 from fedcascade.data.logs.items import read_items
 from fedcascade.evaluation.evaluate import EvaluationOptions, evaluate
 from fedcascade.learning.click_log import ClickLog
 from fedcascade.learning.oracles import TopK
+from fedcascade.numerics.grid import round_to_grid
 
 WORLD = World(Shape(items=6, length=2, users=30, lists=20), seed=5)
 
@@ -45,40 +47,60 @@ def test_estimates_lie_where_the_policies_are(files: tuple[Path, Path]) -> None:
     assert repr(alone) == repr(found)  # NaN is not NaN
 
 
+def test_differences_are_paired(files: tuple[Path, Path]) -> None:
+    policies = [POLICIES["fedind"].with_beta(0.0), POLICIES["oful"].with_beta(0.0)]
+    found = fedcascade.evaluate(files[0], policies, TopK(length=2), items=files[1])
+    rows = {(row.policy, row.baseline, row.estimator): row for row in found.differences}
+    values = {(row.policy, row.estimator): row for row in found.estimates}
+    assert len(rows) == 3 * 6
+    assert np.isnan(rows["oful", "fedind", "snips"].low)  # as that of one of the two
+    for name in ("dm", "ips", "rips", "cascade-dr"):
+        row, one, other = rows["oful", "fedind", name], values["oful", name], values["fedind", name]
+        assert row.value == pytest.approx(one.value - other.value)
+        assert row.low < row.value < row.high
+        assert row.high - row.low < (one.high - one.low) + (other.high - other.low)
+    logged = rows["oful", "logged", "cascade-dr"]
+    assert logged.value == pytest.approx(values["oful", "cascade-dr"].value - values["logged", "average"].value)
+    twice = [policies[0], replace(policies[0], name="again")]
+    same = fedcascade.evaluate(files[0], twice, TopK(length=2), items=files[1]).differences
+    assert {row.value for row in same if row.baseline == "fedind"} == {0.0}
+    with pytest.raises(ValueError, match="policies must have different names, got fedind, fedind"):
+        fedcascade.evaluate(files[0], ["fedind", "fedind"], items=files[1])
+
+
+def test_the_advice_names_an_estimator_and_its_assumption(files: tuple[Path, Path]) -> None:
+    log = read_log(files[0], items=read_items(files[1]))
+    found = evaluate(log, ["fedind"])
+    assert found.believed == "cascade-dr"
+    assert found.advice.startswith("Believe cascade-dr: propensities correct the errors of its model")
+    assert "effective lists, which is few" in found.advice
+    weighted = evaluate(log, ["fedind"], options=EvaluationOptions(estimators=["dm", "snips"]))
+    assert weighted.believed == "snips"
+    table = pl.read_parquet(files[0]).drop("propensities")
+    bare = fedcascade.evaluate(table, ["fedind"], items=files[1])
+    assert bare.believed is None
+    assert bare.advice.startswith("Believe none blindly")
+
+
+def test_the_direct_method_does_not_flatter_a_policy_for_learning_from_its_own_lists() -> None:
+    """Users are alike and items have no taste: a policy per user earns what any list earns, and dm has to say so."""
+    errors, random = [], np.random.default_rng(3)
+    features = round_to_grid(np.eye(6) * 0.99)
+    for seed in range(12):
+        lists, users = 2400, 40
+        items = np.argsort(random.random((lists, 6)), axis=1)[:, :2]
+        hits = random.random((lists, 2)) < 0.3
+        hits[:, 1] &= ~hits[:, 0]
+        log = ClickLog(users=np.arange(lists) % users, items=items, clicks=hits)
+        options = EvaluationOptions(estimators=["dm"], resamples=1, seed=seed)
+        found = evaluate(log, [POLICIES["fedind"].with_beta(0.0)], items=features, options=options)
+        errors.append(found.estimates[1].value - (1 - 0.7**2))
+    assert abs(np.mean(errors)) < 3 * np.std(errors) / np.sqrt(12) + 0.005, errors
+    assert abs(np.mean(errors)) < 0.015
+
+
 def test_options_that_mean_nothing_are_refused() -> None:
     with pytest.raises(ValueError, match="unknown reward 'click': did you mean 'clicks'"):
         EvaluationOptions(reward="click")
     with pytest.raises(ValueError, match="resamples must be a whole number >= 1"):
         EvaluationOptions(resamples=0)
-
-
-def test_the_command_prints_a_table_json_and_a_report(
-    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = ["--item-table", str(files[1]), "--resamples", "50", "--policy", "oful"]
-    main(["evaluate", str(files[0]), *options, "--report", str(tmp_path / "report")])
-    assert "95% interval" in capsys.readouterr().out
-    page = (tmp_path / "report" / "evaluation.html").read_text()
-    assert "cascade-dr" in page
-    assert "<svg" in page
-    main(["evaluate", str(files[0]), *options, "--json", "--estimators", "snips"])
-    rows = json.loads(capsys.readouterr().out)["estimates"]
-    assert [row["estimator"] for row in rows] == ["average", "snips"]
-
-
-def test_a_log_without_propensities_gets_no_wrong_number(
-    tmp_path: Path, files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    shown = simulate_log(WORLD, "sharp", seed=1)
-    bare = tmp_path / "bare.csv"
-    write_log(bare, ClickLog(users=shown.users, items=shown.items, clicks=shown.clicks))
-    options = ["--item-table", str(files[1]), "--resamples", "50", "--policy", "oful"]
-    with pytest.raises(SystemExit):
-        main(["evaluate", str(bare), *options, "--estimators", "ips"])
-    error = capsys.readouterr().err
-    assert error == "fedcascade: ips: this log has no propensities: only replay and the direct method apply\n"
-    main(["evaluate", str(bare), *options])
-    assert "only replay and the direct method apply" in capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        main(["evaluate", str(bare), "--policy", "oful"])
-    assert "this log has no features: give a table of items" in capsys.readouterr().err

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from fedcascade import POLICIES, Policy, Synthetic, simulate
-from fedcascade.cli import main
 from fedcascade.data.logs import read_log
 from fedcascade.evaluation.fit import fit_log
 from fedcascade.evaluation.simulated import learn_from_random_lists
@@ -18,7 +17,7 @@ from fedcascade.federation.warm_start import sum_history, warm_server, warm_up
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.log_sums import LogSums
 from fedcascade.learning.oracles import TopK
-from fedcascade.saved import WarmState, load_warm, save_warm
+from fedcascade.saved import WarmState, save_warm
 
 ROWS = [f"{user},{a} {b},{click},{x} 0 0 {x}" for user, a, b, click, x in
         [("ann", 1, 2, 0, 0.5), ("bob", 2, 1, "", 0.25), ("ann", 3, 1, 1, 0.125), ("eve", 1, 3, 0, 0.5)]]  # fmt: skip
@@ -29,25 +28,6 @@ def log(tmp_path: Path) -> Path:
     path = tmp_path / "log.csv"
     path.write_text("user,items,clicks,features\n" + "\n".join(ROWS) + "\n")
     return path
-
-
-def test_the_command_fits_and_the_file_round_trips(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = log.with_name("warm.npz")
-    main(["fit", str(log), "--out", str(out)])
-    assert "4 lists of 3 users: 3 clicks" in capsys.readouterr().out
-    state = load_warm(out)
-    assert state.users == ("ann", "bob", "eve")
-    again = log.with_name("again.npz")
-    save_warm(again, state)
-    assert again.read_bytes() == out.read_bytes()
-    with pytest.raises(SystemExit):
-        main(["fit", str(log), "--out", str(out)])
-    assert "is already complete" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main(["fit", str(log), "--policy", "async-linucb-am", "--out", str(log.with_name("none.npz"))])
-    assert "async-linucb-am has a personal part, which a log cannot teach" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="is not a complete state file of fedcascade"):
-        load_warm(log)
 
 
 def test_an_interrupted_fit_goes_on_to_the_same_bits(log: Path) -> None:

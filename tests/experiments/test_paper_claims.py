@@ -63,8 +63,8 @@ def test_the_plans_are_the_papers_setting_with_the_constants_that_reproduce_it()
 def test_quick_plans_are_as_long_as_the_papers_with_fewer_runs(tmp_path: Path) -> None:
     quick = paper_claims.load_paper_plans(quick=True)
     assert [(plan.name, plan.rounds, plan.seeds) for plan in quick] == [
-        (FIVE, 1_000_000, (0, 1)),
-        (TEN, 1_000_000, (0, 1)),
+        (FIVE, 1_000_000, (0, 1, 2)),
+        (TEN, 1_000_000, (0, 1, 2)),
     ]
     assert [len(plan.seeds) for plan in paper_claims.load_paper_plans(runs=12)] == [12, 12, 12]
     with pytest.raises(ValueError, match="runs"):
@@ -119,7 +119,7 @@ def test_where_nobody_was_ever_placed_there_is_no_mean() -> None:
 
 
 def test_two_runs_are_not_judged_but_their_direction_is_shown() -> None:
-    claims = judge(make_results(paper_claims.load_paper_plans(quick=True)))
+    claims = judge(make_results(paper_claims.load_paper_plans(quick=True, runs=2)))
     assert {claim.verdict for claim in claims.values()} == {"not judged"}
     assert claims[TEN, "FedC3UCB-H: less regret than FedLinUCB"].note == "same direction in 2 of 2 runs"
     assert claims[TEN, "FedLinUCB: exchanges"].note.startswith("within 5% in ")

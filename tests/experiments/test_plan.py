@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from fedcascade.cli.experiments import BUILTIN_PLANS
 from fedcascade.environments.behaviours import Behaviour
 from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.options import SyntheticOptions
@@ -13,8 +12,6 @@ from fedcascade.experiments.jobs import list_planned_jobs, run_job
 from fedcascade.experiments.plan import Plan, resize_plan, select_policies
 from fedcascade.experiments.plan_reader import (
     can_take_ratings,
-    find_plan,
-    list_builtin_plans,
     load_builtin_plan,
     load_plan,
     read_plan,
@@ -281,20 +278,6 @@ def test_a_constant_that_follows_from_the_problem_stays_with_the_policy() -> Non
     planned = list_planned_jobs([read_plan(text)])[-1]
     assert "budget" not in planned.job.constants
     assert len(planned.job.key) == 20
-
-
-def test_builtin_plans_are_found_by_name_and_files_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in list_builtin_plans():
-        assert find_plan(Path(name)) == load_builtin_plan(name)
-        assert name in BUILTIN_PLANS.split(", ")
-    assert len(list_builtin_plans()) == len(BUILTIN_PLANS.split(", "))
-    Path("living").mkdir()  # as a folder of results may be called
-    assert find_plan(Path("living")).name == "living"
-    Path("figure-1a").write_text(GOOD)
-    assert find_plan(Path("figure-1a")).name == "good"
-    with pytest.raises(ValueError, match=f"plan 'beyond' not found: .*{', '.join(list_builtin_plans())}"):
-        find_plan(Path("beyond"))
 
 
 def test_a_ratings_file_is_for_environments_that_name_none(tmp_path: Path) -> None:

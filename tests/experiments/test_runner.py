@@ -1,8 +1,10 @@
 """Runs in parallel processes: what one process would have found, each kept as it ends, none played twice."""
 
+import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -11,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import polars as pl
 import pytest
 from msgspec import structs
@@ -19,9 +22,11 @@ from fedcascade import Synthetic, get_policy, simulate
 from fedcascade.experiments import results
 from fedcascade.experiments.jobs import Job, Record, list_planned_jobs, run_job
 from fedcascade.experiments.plan import Plan, resize_plan
-from fedcascade.experiments.plan_reader import read_plan
+from fedcascade.experiments.plan_reader import load_plan, read_plan
 from fedcascade.experiments.reports.summary import describe_effort, write_report
-from fedcascade.experiments.runner import Progress, ReportRounds, Scheduler, execute, make_local_scheduler, share_out
+from fedcascade.experiments.results import make_table
+from fedcascade.experiments.runner import Progress, ReportRounds, Scheduler, execute, make_local_scheduler, run_plan
+from fedcascade.learning.exploration import EpsilonMixed
 
 from .conftest import SMALL
 
@@ -251,6 +256,7 @@ def test_an_unfinished_folder_is_read_as_far_as_it_is_and_one_that_ends_forgets_
     unfinished = results.read_results(tmp_path)
     assert (unfinished.planned, len(unfinished.runs), unfinished.plans) == (6, 4, [plan])
     assert "4 of 6 planned runs" in describe_effort(unfinished)
+    assert re.search(r" rounds in \d+\.\d seconds of processor time ", describe_effort(unfinished))
     assert "4 of 6 planned runs" in write_report(unfinished).read_text(encoding="utf-8")
     execute([plan], tmp_path, make_recording_scheduler([]), lambda _: None)
     whole = results.read_results(tmp_path)
@@ -268,10 +274,124 @@ def test_a_corrupt_record_is_named(content: str, small_plan: Plan, tmp_path: Pat
         execute([plan], tmp_path, make_recording_scheduler([]), lambda _: None)
 
 
-def test_runs_with_the_same_seed_share_a_process_unless_others_would_be_idle(small_plan: Plan) -> None:
-    jobs = [planned.job for planned in list_planned_jobs([small_plan])]  # three policies, two seeds
-    assert [[job.seed for job in share] for share in share_out(jobs, 1)] == [[0, 0, 0], [1, 1, 1]]
-    assert [len(share) for share in share_out(jobs, 2)] == [3, 3]
-    assert [len(share) for share in share_out(jobs, 3)] == [2, 1, 2, 1]
-    assert [len(share) for share in share_out(jobs, 6)] == [1] * 6
-    assert sorted(job.key for share in share_out(jobs, 4) for job in share) == sorted(job.key for job in jobs)
+def test_a_run_is_there_as_it_ends_long_before_the_last(small_plan: Plan) -> None:
+    jobs = [planned.job for planned in list_planned_jobs([resize_plan(small_plan, rounds=60_000)])]
+    seen: list[int] = []
+    runs = make_local_scheduler(workers=1)(jobs, seen.append)
+    next(iter(runs))
+    assert seen[-1] <= 3 * 60_000  # of six runs; in between the report comes every fifth of a second
+    runs.close()  # type: ignore[attr-defined]
+
+
+OWN = """
+from dataclasses import dataclass
+from fedcascade import Policy
+from fedcascade.constants import constant
+from fedcascade.federation.decisions import DownloadAndBuffer
+from fedcascade.federation.grouping.partition import Everyone
+from fedcascade.federation.messages import Cause
+from fedcascade.federation.triggers import Trigger
+
+@dataclass(frozen=True, kw_only=True)
+class EveryN(Trigger):
+    n: int = constant(50, meaning="arrivals between two exchanges")
+
+    def cause(self, occasion):
+        return Cause.FORCED if occasion.arrivals % self.n == 0 else None
+
+punctual = Policy("punctual", Everyone(), EveryN(), DownloadAndBuffer())
+other = "no policy"
+"""
+OWN_PLAN = (
+    SMALL.replace("6_000", "300")
+    + """
+[[policies]]
+name = "mine.py:punctual"
+constants = { beta = 1.0 }
+grid = { n = [5, 20] }
+
+[[policies]]
+name = "fedind"
+label = "fedind, epsilon"
+oracle = "epsilon"
+set_oracle = { epsilon = 0.2 }
+"""
+)
+
+
+@pytest.mark.filterwarnings("ignore:the exact engine does not support")
+def test_a_plan_names_a_policy_of_a_file_beside_it_and_an_oracle_of_a_policy(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN, encoding="utf-8")
+    (tmp_path / "plan.toml").write_text(OWN_PLAN, encoding="utf-8")
+    found = run_plan(tmp_path / "plan.toml", tmp_path / "out", workers=2)
+    totals = {label: rows for (label,), rows in found.runs.sort("seed").group_by("label")}
+    assert len(totals) == 6
+    assert (totals["punctual n=5"]["exchanges"] > totals["punctual n=20"]["exchanges"]).all()
+    assert (totals["fedind, epsilon"]["regret"] != totals["fedind"]["regret"]).all()
+    world = Synthetic(users=12, clusters=3, dimension=6, items=20, seed=1)
+    mixed = simulate(world, get_policy("fedind"), rounds=300, oracle=EpsilonMixed(length=4, epsilon=0.2))
+    assert totals["fedind, epsilon"]["regret"][1] == mixed.regret
+    played: list[Job] = []
+    execute(found.plans, tmp_path / "out", make_recording_scheduler(played), lambda _: None)
+    assert played == []
+    (tmp_path / "mine.py").write_text(OWN.replace("% self.n == 0", "% self.n == 1"), encoding="utf-8")
+    other = subprocess.run(
+        [sys.executable, "-c", COUNT_KEYS, str(tmp_path / "plan.toml")], capture_output=True, text=True, check=True
+    )
+    keys = {planned.job.key for planned in list_planned_jobs(found.plans)}
+    assert len(keys - set(other.stdout.split())) == 4  # those of the changed file alone
+
+
+COUNT_KEYS = """
+import sys
+from pathlib import Path
+from fedcascade.experiments.jobs import list_planned_jobs
+from fedcascade.experiments.plan_reader import load_plan
+print(*(planned.job.key for planned in list_planned_jobs([load_plan(Path(sys.argv[1]))])))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("mine.py:nothing", "must be a Policy, got nothing of that name"),
+        ("mine.py:other", "must be a Policy, got a str"),
+        ("gone.py:punctual", "cannot import .*gone.py' for a policy: FileNotFoundError"),
+        ("no_such_module:punctual", "cannot import 'no_such_module' for a policy: ModuleNotFoundError"),
+    ],
+)
+def test_a_policy_that_is_not_there_is_refused_with_its_line(tmp_path: Path, name: str, words: str) -> None:
+    (tmp_path / "mine.py").write_text(OWN, encoding="utf-8")
+    (tmp_path / "plan.toml").write_text(OWN_PLAN.replace("mine.py:punctual", name), encoding="utf-8")
+    with pytest.raises(ValueError, match=f"plan.toml line 20: .*{words}"):
+        load_plan(tmp_path / "plan.toml")
+
+
+def test_policies_are_given_as_objects(small_plan: Plan, tmp_path: Path) -> None:
+    plan = resize_plan(small_plan, rounds=200)
+    eager = get_policy("fedlinucb").with_constants(alpha_c=0.1)
+    found = run_plan(plan, tmp_path, policies={"eager": eager}, workers=1)
+    rows = found.runs.filter(pl.col("label") == "eager").sort("seed")
+    world = Synthetic(users=12, clusters=3, dimension=6, items=20, seed=0)
+    assert rows["regret"][0] == simulate(world, eager, rounds=200).regret
+    with pytest.raises(ValueError, match="policy 'fedind' is in the plan already"):
+        run_plan(plan, tmp_path, policies=[get_policy("fedind")])
+    with pytest.raises(ValueError, match="policies must be Policy objects, got a str"):
+        run_plan(plan, tmp_path, policies={"a": "fedind"})  # type: ignore[arg-type]
+
+
+def test_the_keys_of_old_results_are_still_those_of_their_runs(small_plan: Plan) -> None:
+    """A folder of results outlives the fields that jobs got since."""
+    plain = list_planned_jobs([small_plan])[0].job
+    old = {name: getattr(plain, name) for name in plain.__struct_fields__ if name not in {"source", "digest"}}
+    encoded = msgspec.json.encode(msgspec.defstruct("Job", list(old), kw_only=True)(**old), order="deterministic")
+    assert plain.key == hashlib.sha256(encoded).hexdigest()[:20]
+
+
+def test_columns_of_constants_hold_numbers_or_words_and_nulls() -> None:
+    table = make_table([{"a": 1, "b": 0.5}, {"a": "inf", "c": 2}, {"b": 3}])
+    assert table.to_dicts() == [
+        {"a": "1", "b": 0.5, "c": None},
+        {"a": "inf", "b": None, "c": 2},
+        {"a": None, "b": 3.0, "c": None},
+    ]

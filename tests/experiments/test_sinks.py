@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 
-from fedcascade.checks import EXTRAS
-from fedcascade.cli import main
 from fedcascade.experiments.jobs import list_planned_jobs
 from fedcascade.experiments.plan import Plan
 from fedcascade.experiments.results import load_record
@@ -37,12 +35,3 @@ def test_runs_arrive_once_and_whole(small_plan: Plan, small_folder: Path, tmp_pa
         for name in ("regret", "reward"):
             curve = client.get_metric_history(run.info.run_id, name)
             assert [(point.step, point.value) for point in curve] == [(p["round"], p[name]) for p in record["curve"]]
-
-
-def test_where_mlflow_is_missing_it_is_said_before_anything_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(EXTRAS, "mlflow", ("no_such_module",))
-    with pytest.raises(SystemExit):
-        main(["experiment", "figure-1a", "--out", str(tmp_path), "--mlflow", "folder"])
-    assert "fedcascade[mlflow]" in capsys.readouterr().err

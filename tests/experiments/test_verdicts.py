@@ -5,8 +5,8 @@ from math import inf, sqrt
 import numpy as np
 import pytest
 
-from fedcascade.experiments.comparisons import Interval, estimate_mean
 from fedcascade.experiments.paper_claims import judge_count, judge_gap
+from fedcascade.intervals import Interval, estimate_mean
 
 TRIALS = 20_000
 

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedcascade.federation.agent import Agent, ShownList
+import fedcascade
+from fedcascade.federation.agent import LARGEST_SQUARE, Agent, ShownList
 from fedcascade.federation.decisions import DownloadAndBuffer, LastDownload
 from fedcascade.federation.grouping.partition import Alone
-from fedcascade.federation.messages import Cause, Download
+from fedcascade.federation.messages import Cause
 from fedcascade.federation.policies import POLICIES, Policy
 from fedcascade.federation.server import Server
 from fedcascade.federation.triggers import Always, Never
@@ -18,6 +19,7 @@ from fedcascade.learning.confidence import Oful, ProblemSize
 from fedcascade.learning.oracles import NO_ATTRIBUTES, ItemAttributes, Oracle, TopK
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
+from fedcascade.numerics.grid import GRID
 
 D = 3
 PROBLEM = ProblemSize(users=2, dimension=D, list_length=2, rounds=100)
@@ -101,8 +103,8 @@ def test_nothing_is_lost_between_agents_and_the_server() -> None:
         click = [None, 0, 1][int(random.integers(3))]
         total[user] = total[user].observe(shown.features, click)
         upload = agents[user].observe(shown, click, round_=t, draw=float(random.random()))
-        for download in server.receive(upload) if upload else ():
-            agents[download.agent].receive(download)
+        for agent, statistics in server.receive(upload) if upload else ():
+            agents[agent].receive(statistics)
             exchanges += 1
         for i in range(2):
             known = server.holdings[i] + agents[i].state.buffer
@@ -114,14 +116,14 @@ def test_nothing_is_lost_between_agents_and_the_server() -> None:
 def test_receiving_replaces_what_decisions_come_from() -> None:
     agent = agent_of()
     statistics = Statistics.zero(D).observe(items(9), 2)
-    agent.receive(Download(agent=1, statistics=statistics, rounds=1, agents=2))
+    agent.receive(statistics)
     np.testing.assert_array_equal(agent.state.decision.theta, Ridge(statistics, 1.0).theta)
     assert agent.state.download.log_det == Ridge(statistics, 1.0).log_det
 
 
 def test_last_download_is_frozen_between_exchanges() -> None:
     agent = agent_of(replace(SILENT, confidence=Oful()))
-    agent.receive(Download(agent=1, statistics=Statistics.zero(D).observe(items(9), 2), rounds=1, agents=2))
+    agent.receive(Statistics.zero(D).observe(items(9), 2))
     theta, beta = agent.state.decision.theta.copy(), agent.beta
     before = agent.state.decision.scores(items(3), agent.beta)
     play(agent, 20)
@@ -133,7 +135,7 @@ def test_last_download_is_frozen_between_exchanges() -> None:
 def test_download_and_buffer_is_the_ridge_of_both() -> None:
     agent = agent_of(LEARNING)
     downloaded = Statistics.zero(D).observe(items(9), 2)
-    agent.receive(Download(agent=1, statistics=downloaded, rounds=1, agents=2))
+    agent.receive(downloaded)
     for t in range(1, 6):
         agent.observe(agent.recommend(items(t), words()), t % 2, round_=t, draw=0.5)
         sigma = np.eye(D) + downloaded.gram + agent.state.buffer.gram
@@ -261,13 +263,16 @@ def test_a_download_of_another_dimension_is_refused_and_nothing_changes(dimensio
     agent = agent_of()
     before = state(agent)
     with pytest.raises(ValueError):  # noqa: PT011 (any one-line refusal will do)
-        agent.receive(Download(agent=1, statistics=Statistics.zero(dimension), rounds=1, agents=2))
+        agent.receive(Statistics.zero(dimension))
     assert state(agent) == before
 
 
-def test_a_download_for_another_agent_is_refused_and_nothing_changes() -> None:
-    agent = agent_of()
-    before = state(agent)
-    with pytest.raises(ValueError, match="agent"):
-        agent.receive(Download(agent=0, statistics=Statistics.zero(D), rounds=1, agents=2))
-    assert state(agent) == before
+@pytest.mark.parametrize("scale", [1e-200, 1e-3, 1.0, 1e9, 1e300])
+def test_rows_of_any_size_become_as_long_as_an_agent_takes(scale: float) -> None:
+    rows = np.random.default_rng(1).normal(size=(50, 20))
+    normalised = fedcascade.normalise(scale * rows)
+    squares = np.einsum("ij,ij->i", normalised, normalised, dtype=np.float64)
+    assert squares.max() <= LARGEST_SQUARE
+    assert squares.min() > 0.99  # what rounding to the grid takes is little
+    np.testing.assert_array_equal(normalised % GRID, 0)
+    np.testing.assert_allclose(normalised, rows / np.linalg.norm(rows, axis=1, keepdims=True), atol=2 * GRID)

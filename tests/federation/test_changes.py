@@ -155,7 +155,7 @@ def test_an_upload_after_a_change_replaces_all_earlier_ones(policy: Policy) -> N
     new = change(server, 0, 50)
     np.testing.assert_array_equal(server.holdings[0].gram, new.gram)
     assert server.rounds == 300 + new.rounds == int(server.holdings.rounds.sum())
-    assert server.answer(0).agents == len(server.holdings) == 4
+    assert len(server.holdings) == 4
     for agent in range(4):
         members = np.flatnonzero(server.groups.labels == server.groups.labels[agent])
         np.testing.assert_allclose(server.groups.pooled(agent).gram, server.holdings.total(members).gram)
@@ -174,7 +174,7 @@ def test_replacement_is_idempotent_and_survives_a_restart(policy: Policy) -> Non
     change(server, 1, 51)
     change(again, 1, 51)
     np.testing.assert_array_equal(server.groups.labels, again.groups.labels)
-    np.testing.assert_array_equal(server.answer(2).statistics.gram, again.answer(2).statistics.gram)
+    np.testing.assert_array_equal(server.answer(2).gram, again.answer(2).gram)
 
 
 def test_an_agent_of_a_graph_is_connected_to_all_again_after_a_change() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from fedcascade.federation.grouping.population.partition import PopulationPartition
-from fedcascade.federation.messages import Cause, Download, Upload
+from fedcascade.federation.messages import Cause, Downloads, Upload
 from fedcascade.federation.policies import POLICIES, Policy, guard_policy
 from fedcascade.federation.server import Server
 from fedcascade.learning.statistics import Statistics
@@ -50,11 +50,11 @@ class Lives(RuleBasedStateMachine):
         """Let the server and a restored copy of it do the same."""
         self.steps += 1
         restored = Server.from_state(copy.deepcopy(self.server.to_state()), policy=self.policy, dimension=D)
-        answers: list[tuple[Download, ...]] = [act(self.server), act(restored)]
+        answers: list[Downloads] = [act(self.server), act(restored)]
         assert np.array_equal(self.server.groups.labels, restored.groups.labels)
-        for download, again in zip(*answers, strict=True):
-            assert np.array_equal(download.statistics.gram, again.statistics.gram)
-            assert np.array_equal(download.statistics.moment, again.statistics.moment)
+        for (_, download), (_, again) in zip(*answers, strict=True):
+            assert np.array_equal(download.gram, again.gram)
+            assert np.array_equal(download.moment, again.moment)
 
     def _choose(self, number: int) -> int:
         """The place of an agent."""

@@ -39,7 +39,7 @@ def server_of(policy: Policy, agents: int = 3) -> Server:
 
 
 def told(server: Server, sent: Upload) -> list[int]:
-    return [download.agent for download in server.receive(sent)]
+    return [agent for agent, _ in server.receive(sent)]
 
 
 def test_a_push_goes_to_those_who_miss_too_much() -> None:
@@ -55,8 +55,8 @@ def test_a_push_carries_everything() -> None:
     server = server_of(POLICIES["async-linucb"].with_constants(gamma_d=1.0))
     server.receive(upload(0, axis(0, 2)))
     downloads = server.receive(upload(1, axis(1, 3)))
-    assert [download.agent for download in downloads] == [0, 2]
-    assert {download.statistics.count for download in downloads} == {5}
+    assert [agent for agent, _ in downloads] == [0, 2]
+    assert {statistics.count for _, statistics in downloads} == {5}
 
 
 def test_infinity_never_pushes() -> None:
@@ -69,7 +69,7 @@ def test_everybody_is_called_and_told() -> None:
     first = upload(1, axis(0, 2))
     assert server.agents_to_collect(first) == [0, 2]
     downloads = server.receive(first, upload(0, axis(1, 1)), upload(2, Statistics.zero(D)))
-    assert [(download.agent, download.statistics.count) for download in downloads] == [(0, 3), (1, 3), (2, 3)]
+    assert [(agent, statistics.count) for agent, statistics in downloads] == [(0, 3), (1, 3), (2, 3)]
 
 
 def test_a_bad_hand_over_changes_nothing() -> None:
@@ -82,8 +82,8 @@ def test_a_bad_hand_over_changes_nothing() -> None:
 def test_on_arrival_an_agent_is_told_first() -> None:
     server = server_of(POLICIES["club-cascade"])
     assert told(server, upload(1, axis(0, 2))) == []
-    (download,) = server.answer_arrival(2)
-    assert (download.agent, download.statistics.count) == (2, 2)
+    [[agent, statistics]] = server.answer_arrival(2)
+    assert (agent, statistics.count) == (2, 2)
     assert server_of(POLICIES["fedc3ucb-h"]).answer_arrival(2) == ()
 
 
@@ -129,7 +129,7 @@ def test_edges_go_when_a_phase_starts_and_all_cells_are_told() -> None:
     uploads, downloads = groups.take_tier_messages()
     synchronised = [(sent.agent, sent.statistics.clicks) for sent in uploads if sent.cause is Cause.SYNCHRONISATION]
     assert synchronised == [(0, 800), (2, 0)]
-    assert [(sent.agent, sent.statistics.clicks) for sent in downloads][-2:] == [(0, 800), (2, 0)]
+    assert [(agent, statistics.clicks) for agent, statistics in downloads][-2:] == [(0, 800), (2, 0)]
     assert [groups.answer(agent).clicks for agent in range(3)] == [800, 800, 0]
 
 
@@ -147,7 +147,7 @@ def test_local_servers_pool_for_free_and_talk_by_determinants() -> None:
     server.receive(upload(2, axis(0, 2)))  # det 4 to 16: an upload, and the other server is behind by 4
     uploads, downloads = groups.take_tier_messages()
     assert [(sent.agent, sent.cause, sent.statistics.count) for sent in uploads] == [(2, Cause.DETERMINANT, 3)]
-    assert [(sent.agent, sent.statistics.count) for sent in downloads] == [(1, 6)]
+    assert [(agent, statistics.count) for agent, statistics in downloads] == [(1, 6)]
     assert [groups.answer(agent).count for agent in range(4)] == [6, 6, 6, 6]
 
 
@@ -168,7 +168,7 @@ def test_an_agent_that_was_split_off_is_told_at_once() -> None:
     server.receive(upload(1, axis(0, 400, clicked=False)))  # answered over the graph as it stood, then split
     assert len(server.groups) == 2
     downloads = server.receive(upload(0, axis(0, 1)))
-    assert {download.agent: download.statistics.count for download in downloads} == {0: 401, 1: 400}
+    assert {agent: statistics.count for agent, statistics in downloads} == {0: 401, 1: 400}
 
 
 def _local() -> tuple[Trigger, Decision, str, ReplyRule]:

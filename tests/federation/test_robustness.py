@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedcascade.federation.agent import Agent
-from fedcascade.federation.messages import Cause, Download, Upload
+from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.server import Server
 from fedcascade.federation.triggers import Determinant, Occasion, Ratio, SyncBudget
@@ -69,10 +69,10 @@ def test_every_system_survives_ten_million_observations(name: str, kind: str) ->
     agent = Agent(id=1, policy=policy, problem=PROBLEM, oracle=TopK(length=4))
     seen = many(kind)
     downloads = server.receive(Upload(agent=0, sequence=1, cause=Cause.FORCED, statistics=seen))
-    for download in (*downloads, *server.answer_arrival(1)):
-        if download.agent == 1:
-            agent.receive(download)
-    agent.receive(Download(agent=1, statistics=seen, rounds=MANY, agents=2))
+    for answered, statistics in (*downloads, *server.answer_arrival(1)):
+        if answered == 1:
+            agent.receive(statistics)
+    agent.receive(seen)
     x = np.random.default_rng(1).normal(size=(20, D))
     x = (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
     for t in range(1, 4):

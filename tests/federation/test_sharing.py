@@ -37,7 +37,7 @@ def serve(name: str, sharing: Sharing, uploads: list[Statistics]) -> tuple[Serve
     answers = []
     for agent, statistics in enumerate(uploads):
         upload = Upload(agent=agent, sequence=1, cause=Cause.FORCED, statistics=statistics)
-        answers.append(server.receive(upload)[0].statistics)
+        answers.append(server.receive(upload)[0][1])
     return server, answers
 
 
@@ -61,7 +61,7 @@ def test_members_without_data_hide_nobody() -> None:
     for agent in (0, 1):
         statistics = observe(random, [1.0, 0.0, 0.0], 40)
         upload = Upload(agent=agent, sequence=1, cause=Cause.FORCED, statistics=statistics)
-        assert server.receive(upload)[0].statistics.count == statistics.count
+        assert server.receive(upload)[0][1].count == statistics.count
 
 
 def limit_group(counts: NDArray[np.int64], max_weight: float, agent: int = 0) -> float:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedcascade.federation.messages import Cause, Download, Upload
+from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES, Policy
 from fedcascade.federation.server import Server
 from fedcascade.learning.statistics import Statistics
@@ -47,8 +47,6 @@ def flatten(value: Any) -> Any:
             return value.dtype.str, value.shape, value.tobytes()
         case Statistics():
             return flatten(value.gram), flatten(value.moment), value.count, value.clicks, value.rounds
-        case Download():
-            return value.agent, flatten(value.statistics), value.rounds, value.agents
         case dict():
             return {key: flatten(item) for key, item in value.items()}
         case list() | tuple():
@@ -96,5 +94,5 @@ def test_states_of_another_format_or_dimension_are_refused() -> None:
     state = make_server(policy).to_state()
     with pytest.raises(ValueError, match="format 1, got 2"):
         Server.from_state(state | {"format": 2}, policy=policy, dimension=DIMENSION)
-    with pytest.raises(ValueError, match="dimension 4, got 3"):
+    with pytest.raises(ValueError, match="dimension must be 3, got 4"):
         Server.from_state(state, policy=policy, dimension=4)

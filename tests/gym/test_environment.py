@@ -1,7 +1,9 @@
 """Worlds as Gymnasium environments: its own checks, vectors, seeds, and the regret of a simulation to the bit."""
 
+import runpy
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -15,7 +17,8 @@ from fedcascade.environments.environment import Environment
 from fedcascade.environments.matrices import generate_ratings, to_triplets
 from fedcascade.environments.options import Change, Poisoning, Turnover
 from fedcascade.environments.ratings import Ratings
-from fedcascade.gym import CascadeEnv, Player, RankedLists
+from fedcascade.gym import CascadeEnv, Player
+from fedcascade.learning.click_log import ClickLog
 from fedcascade.learning.oracles import TopK
 
 SMALL: dict[str, Any] = {"users": 6, "clusters": 2, "dimension": 4, "items": 8}
@@ -134,7 +137,7 @@ def test_rewards_are_clicks_or_their_chance() -> None:
             _, earned, _, truncated, info = env.step(action)
             expected = {"click": info["click"] >= 0, "clicks": info["clicks"].sum(), "attraction": info["attraction"]}
             assert earned == expected[reward]
-            assert info["clicks"].sum() == 0 or info["looked_until"] >= info["click"]
+            assert info["clicks"].sum() == 0 or info["looked"] > info["click"]
             assert info["best"] >= info["attraction"]
         assert truncated
         with pytest.raises(ValueError, match=r"there is no round to play: call reset\(\) first"):
@@ -144,11 +147,9 @@ def test_rewards_are_clicks_or_their_chance() -> None:
 @pytest.mark.parametrize(
     ("action", "words"),
     [
-        ([1, 1], r"distinct items in 0\.\.7, then -1, got \[1, 1\]"),
-        ([1, 8], "distinct items"),
-        ([-2, 1], "distinct items"),
-        ([-1, 1], "distinct items"),
-        ([1, -1], "must name 2 items, got 1"),
+        ([1, 8], r"numbers in 0\.\.7, got \[1, 8\]"),
+        ([-2, 1], "numbers in"),
+        ([1, -1], "numbers in"),
         ([1], "must be 2 integers"),
         ([0.0, 1.0], "must be 2 integers, got float64"),
         ("ab", "must be 2 integers"),
@@ -162,6 +163,96 @@ def test_an_action_that_cannot_be_shown_is_refused_in_one_line_and_changes_nothi
         env.step(action)
     assert "\n" not in str(refused.value)
     assert env.step(np.array([0, 1]))[4]["round"] == 2
+
+
+@pytest.mark.parametrize(
+    ("world", "action", "shown"),
+    [
+        ("synthetic", [5, 5, 5], [5, 0, 1]),
+        ("synthetic", [0, 3, 0], [0, 3, 1]),
+        ("synthetic", [2, 1, 0], [2, 1, 0]),
+        ("few items", [-1, -1, -1], [0, -1, -1]),
+        ("few items", [-1, 0, 0], [1, 0, 2]),
+        ("few items", [4, -1, -1], [0, -1, -1]),
+    ],
+)
+def test_items_that_are_repeated_or_not_on_offer_are_replaced(world: str, action: list[int], shown: list[int]) -> None:
+    env = CascadeEnv(WORLDS[world], list_length=3)
+    offered = 3 if world == "few items" else 8
+    seed = next(seed for seed in range(50) if env.reset(seed=seed)[0]["offered"] == offered)
+    env.reset(seed=seed)
+    info = env.step(np.array(action))[4]
+    assert info["shown"].tolist() == shown
+    env.reset(seed=seed)
+    again = env.step(np.array(shown))[4]
+    assert (again["regret"], again["clicks"].tolist()) == (info["regret"], info["clicks"].tolist())
+
+
+@pytest.mark.parametrize("world", ["synthetic", "dcm", "dbn", "few items"])
+def test_looked_is_what_a_log_calls_looked(world: str) -> None:
+    env = CascadeEnv(WORLDS[world], list_length=3, rounds=60)
+    env.reset(seed=1)
+    env.action_space.seed(1)
+    for _ in range(60):
+        info = env.step(env.action_space.sample())[4]
+        row = ClickLog(users=np.zeros(1, int), items=info["shown"][None], clicks=info["clicks"][None] == 1)
+        assert info["looked"] == row.count_looked()[0]
+
+
+class StockAgent:
+    """A policy gradient over independent positions (REINFORCE), which knows nothing of lists, as stock agents do."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], seed: int) -> None:
+        space = env.action_space
+        assert isinstance(space, gymnasium.spaces.MultiDiscrete)
+        observed: Any = env.observation_space
+        self.random, self.average = np.random.default_rng(seed), 0.0
+        self.weights = np.zeros((space.nvec.size, observed["items"].shape[1]))
+
+    def act(self, observation: dict[str, Any]) -> Any:
+        items = observation["items"]
+        strengths = np.exp(items @ self.weights.T)
+        self.chances = strengths / strengths.sum(axis=0)
+        self.chosen = np.array([self.random.choice(len(items), p=column) for column in self.chances.T])
+        self.items = items
+        return self.chosen
+
+    def learn(self, reward: float) -> None:
+        surprise, self.average = reward - self.average, 0.99 * self.average + 0.01 * reward
+        self.weights += 0.5 * surprise * (self.items[self.chosen] - self.chances.T @ self.items)
+
+
+def play_episode(env: gymnasium.Env[Any, Any], act: Any, learn: Any) -> list[float]:
+    """Play an episode, and return its rewards."""
+    observation, _ = env.reset(seed=1)
+    rewards, truncated = [], False
+    while not truncated:
+        following, reward, _, truncated, info = env.step(act(observation))
+        learn(observation, reward, info)
+        rewards.append(float(reward))
+        observation = following
+    return rewards
+
+
+def test_a_stock_agent_that_repeats_items_runs_and_learns() -> None:
+    env = gymnasium.make("fedcascade/Synthetic-v0", users=1, clusters=1, dimension=4, items=8, list_length=2,
+                         rounds=3000, reward="attraction")  # fmt: skip
+    env = gymnasium.wrappers.RecordEpisodeStatistics(env)
+    agent, repeated = StockAgent(env, seed=1), []
+
+    def learn(_: Any, reward: float, info: Any) -> None:
+        repeated.append(agent.chosen.tolist() != info["shown"].tolist())
+        agent.learn(reward)
+
+    rewards = play_episode(env, agent.act, learn)
+    assert any(repeated)
+    assert np.mean(rewards[-500:]) > np.mean(rewards[:100]) + 0.05
+
+
+def test_the_example_of_linucb_learns() -> None:
+    example = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "gym_linucb.py"))
+    learned, chance = example["play"](rounds=1000)
+    assert learned < 0.5 * chance
 
 
 @pytest.mark.parametrize(
@@ -181,20 +272,6 @@ def test_what_cannot_be_made_is_refused_in_one_line(name: str, options: dict[str
     with pytest.raises(ValueError, match=words) as refused:
         gymnasium.make(f"fedcascade/{name}", **options)
     assert "\n" not in str(refused.value)
-
-
-def test_lists_are_drawn_distinct_and_from_what_is_on_offer() -> None:
-    space = RankedLists(items=6, length=3, seed=2)
-    drawn = [space.sample() for _ in range(50)]
-    assert all(row in space for row in drawn)
-    assert {item for row in drawn for item in row.tolist()} == set(range(6))
-    assert all(set(space.sample(np.array([0, 1, 0, 1, 1, 0])).tolist()) == {1, 3, 4} for _ in range(5))
-    few = RankedLists(items=6, length=3, fewest=2)
-    assert few.sample()[2] == -1
-    assert np.array([5, -1, -1]) in few
-    assert np.array([-1, -1, -1]) not in few
-    with pytest.raises(ValueError, match="probability must be None"):
-        space.sample(probability=np.ones(6))
 
 
 def test_a_world_that_cannot_draw_other_rounds_plays_its_own() -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from httpx2 import Response
 
-from fedcascade.service.agent.transport import HttpReply, HttpTransport
+from fedcascade.service.agent.transport import HttpTransport
 
 from ..service.dashboard.browser import BrowserPage
 from ..service.helpers import ServerProcess
@@ -76,7 +77,7 @@ def use_shop(page: Any, origin: str) -> None:
     page.wait_for_selector("#list button")
 
 
-def ask(transport: HttpTransport, method: str, path: str, origin: str) -> HttpReply:
+def ask(transport: HttpTransport, method: str, path: str, origin: str) -> Response:
     return transport.send(method, path, b"", {"origin": origin, "access-control-request-method": "POST"})
 
 

@@ -4,14 +4,18 @@ import json
 import re
 import shutil
 import subprocess
+import tarfile
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 from vectors.arithmetic import SERVED
 
 from fedcascade.federation.policies import POLICIES
+from fedcascade.service.protocol.arms import choose_arm
 from fedcascade.service.server.serve import ServerSettings
 
+from ..service.helpers import ServerProcess
 from .conftest import PACKAGE, RunNode
 
 
@@ -44,17 +48,77 @@ def test_types_hold(node: str) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_the_package_contains_modules_and_types_and_nothing_else(node: str) -> None:
+def test_the_package_is_packed_from_a_clean_checkout_and_its_types_hold_in_typescript(
+    node: str, tmp_path: Path
+) -> None:
     npm = shutil.which("npm")
     if npm is None:
         pytest.skip("npm is not installed")
-    command = [npm, "pack", "--dry-run", "--json", "--ignore-scripts"]
-    packed = subprocess.run(command, cwd=PACKAGE, capture_output=True, text=True, check=True).stdout
-    [content] = json.loads(packed)
-    names = {file["path"] for file in content["files"]}
+    shutil.copytree(PACKAGE, tmp_path / "agent", ignore=shutil.ignore_patterns("node_modules", "types", "vectors"))
+    packed = subprocess.run([npm, "pack"], cwd=tmp_path / "agent", capture_output=True, text=True, timeout=120)
+    if not (tmp_path / "agent" / "node_modules" / "typescript").exists():
+        pytest.skip("npm cannot install TypeScript here")
+    assert packed.returncode == 0, packed.stderr
+    [archive] = (tmp_path / "agent").glob("*.tgz")
+    with tarfile.open(archive) as opened:
+        names = {name.removeprefix("package/") for name in opened.getnames()}
     modules = {f"src/{path.name}" for path in (PACKAGE / "src").glob("*.js")}
-    assert {name for name in names if not name.startswith("types/")} == {"README.md", "package.json"} | modules
-    assert content["unpackedSize"] < 300_000
+    types = {name.replace("src/", "types/").replace(".js", ".d.ts") for name in modules}
+    assert names == {"README.md", "package.json"} | modules | types
+    install_for_typescript(tmp_path, archive)
+    tsc = tmp_path / "agent" / "node_modules" / "typescript" / "bin" / "tsc"
+    done = subprocess.run([node, str(tsc), "-p", str(tmp_path / "user")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def install_for_typescript(folder: Path, archive: Path) -> None:
+    """Install the package for a user that compiles the README's sample as TypeScript."""
+    user, installed = folder / "user", folder / "user" / "node_modules" / "fedcascade-agent"
+    installed.parent.mkdir(parents=True)
+    shutil.unpack_archive(archive, folder / "unpacked", "gztar")
+    (folder / "unpacked" / "package").rename(installed)
+    text = (installed / "README.md").read_text(encoding="utf-8")
+    [sample, *_] = re.findall(r"```js\n(.*?)```", text, re.DOTALL)
+    given = "declare const token: string, items: number[][], render: (items: number[]) => void;\n"
+    (user / "sample.ts").write_text(sample + given, encoding="utf-8")
+    (user / "package.json").write_text('{"type": "module"}', encoding="utf-8")
+    options = {
+        "module": "nodenext",
+        "target": "es2022",
+        "strict": True,
+        "noEmit": True,
+        "lib": ["es2022", "dom"],
+        "types": [],
+    }
+    (user / "tsconfig.json").write_text(json.dumps({"compilerOptions": options}), encoding="utf-8")
+
+
+def test_users_have_the_arm_that_python_gives_them(node: str) -> None:
+    users = [f"user-{number} é" for number in range(50)]
+    script = f"""import {{ chooseArm }} from "{(PACKAGE / "src" / "index.js").as_uri()}";
+        const options = {{ share: 0.4, experiment: "x" }}, users = {json.dumps(users)};
+        const arms = await Promise.all(users.map((user) => chooseArm(user, options)));
+        console.log(JSON.stringify(arms));"""
+    done = subprocess.run([node, "--input-type=module", "-e", script], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [list(choose_arm(user, share=0.4, experiment="x")) for user in users]
+
+
+def test_node_exits_when_the_agent_is_idle(node: str, tmp_path: Path) -> None:
+    """The script closes nothing; uploads that are not answered keep the process alive, and nothing else does."""
+    server = ServerProcess(tmp_path, "sqlite:///store.db", "--policy", "population", dimension=3).start()
+    try:
+        running = server.connect()
+        token = running.operator.create_tokens()[0]
+        running.transport.close()
+        script = f"""import {{ connect, always }} from "{(PACKAGE / "src" / "index.js").as_uri()}";
+            const policy = (own) => ({{ ...own, trigger: always }});
+            const agent = await connect({{ url: "{server.url}", token: "{token}", minObservations: 0, policy }});
+            await agent.feedback(agent.recommend([[1, 0, 0]], {{ k: 1 }}), {{ clicked: 0 }});
+            process.on("exit", () => console.log(agent.unsent, agent.state.confirmed.rounds));"""
+        done = subprocess.run([node, "--input-type=module", "-e", script], capture_output=True, text=True, timeout=30)
+    finally:
+        server.stop()
+    assert (done.stdout, done.returncode) == ("0 1\n", 0), done.stderr
 
 
 def test_the_wheel_has_the_modules() -> None:

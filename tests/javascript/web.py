@@ -109,6 +109,10 @@ class WebSite:
         reply = self._transport.send("GET", f"/v1/agents/{agent}", b"", {"authorization": f"Bearer {TOKEN}"})
         return decode_reply(reply, wire.Standing).unpack_held(D)
 
+    def fetch_agent_path(self) -> str:
+        """The path of the agent that a browser caches for good."""
+        return "/agent/" + self._transport.send("GET", "/agent/index.js", b"", {}).headers["content-location"]
+
     def close(self) -> None:
         self._transport.close()
         self.context.close()

@@ -1,11 +1,8 @@
 """Discounts of positions: what they are, that sums stay exact, and who may have them."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from fedcascade import POLICIES
 from fedcascade.learning.discounts import PositionDiscounts
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.grid import GRID, round_to_grid
@@ -49,14 +46,3 @@ def test_a_discount_of_one_changes_nothing() -> None:
     ours, theirs = observe(lists, PositionDiscounts().compute_gammas(5)), observe(lists, None)
     np.testing.assert_array_equal(ours.gram, theirs.gram)
     np.testing.assert_array_equal(ours.moment, theirs.moment)
-
-
-@pytest.mark.parametrize("bad", [0.0, -0.5, 1.5, float("nan")])
-def test_a_discount_is_in_0_to_1(bad: float) -> None:
-    with pytest.raises(ValueError, match=r"discount must be in \(0, 1\]"):
-        POLICIES["c3-ucb"].with_constants(discount=bad)
-
-
-def test_discounts_need_one_learner() -> None:
-    with pytest.raises(ValueError, match=r"needs the reply rule OneLearner\(\)"):
-        replace(POLICIES["fedlinucb"], positions=PositionDiscounts())

@@ -4,19 +4,6 @@ import numpy as np
 import pytest
 
 import fedcascade
-from fedcascade.federation.agent import LARGEST_SQUARE
-from fedcascade.numerics.grid import GRID
-
-
-@pytest.mark.parametrize("scale", [1e-200, 1e-3, 1.0, 1e9, 1e300])
-def test_rows_of_any_size_become_as_long_as_an_agent_takes(scale: float) -> None:
-    rows = np.random.default_rng(1).normal(size=(50, 20))
-    normalised = fedcascade.normalise(scale * rows)
-    squares = np.einsum("ij,ij->i", normalised, normalised, dtype=np.float64)
-    assert squares.max() <= LARGEST_SQUARE
-    assert squares.min() > 0.99  # what rounding to the grid takes is little
-    np.testing.assert_array_equal(normalised % GRID, 0)
-    np.testing.assert_allclose(normalised, rows / np.linalg.norm(rows, axis=1, keepdims=True), atol=2 * GRID)
 
 
 def test_an_item_has_the_same_row_whatever_is_beside_it() -> None:

@@ -110,3 +110,11 @@ def test_code_is_compiled_anew_when_what_it_calls_has_changed(tmp_path: Path, mo
     with announce_compilation(lambda: said.append("compiling")):
         jit(add_one)(1)
     assert said == ["compiling"]
+
+
+def test_the_digest_covers_every_module_with_compiled_code() -> None:
+    root = Path(code_cache.__file__).parents[1]
+    covered = {path for folder in code_cache.COMPILED for path in (root / folder).rglob("*.py")}
+    users = {path for path in root.rglob("*.py") if "numerics.jit import" in path.read_text()}
+    assert len(users) > 30
+    assert users <= covered

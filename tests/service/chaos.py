@@ -229,6 +229,7 @@ class World:
 
     def __init__(self, folder: Path, kind: str, agents: int, seed: int, pair: PostgresPair | None) -> None:
         (folder / "operator.token").write_text(TOKEN, encoding="utf-8")
+        (folder / "operator.token").chmod(0o600)
         self.folder, self.kind, self.pair = folder, kind, pair
         self.store = f"sqlite:///{folder}/store.db" if pair is None else pair.url
         open_store(self.store).close()

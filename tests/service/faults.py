@@ -5,7 +5,9 @@ import threading
 import time
 from collections.abc import Mapping
 
-from fedcascade.service.agent.transport import HttpReply, Transport
+from httpx2 import Response
+
+from fedcascade.service.agent.transport import Transport
 
 
 class FaultyTransport:
@@ -28,7 +30,7 @@ class FaultyTransport:
         self._drop, self._repeat, self._delay = drop, repeat, delay
         self._repeats: list[threading.Thread] = []
 
-    def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> HttpReply:
+    def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Response:
         """Deliver a request, perhaps twice, and return its reply; raise ConnectionError where either is lost."""
         draw = self._random.random
         time.sleep(draw() * self._delay)

@@ -13,13 +13,14 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from httpx2 import Response
 from nacl.signing import SigningKey
 
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES, Policy
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.agent import client
-from fedcascade.service.agent.transport import HttpReply, HttpTransport, Transport
+from fedcascade.service.agent.transport import HttpTransport, Transport
 from fedcascade.service.dashboard.routes import build_dashboard
 from fedcascade.service.protocol.wire import PROTOCOLS, Credential, UploadMessage
 from fedcascade.service.server.app import build_application
@@ -64,7 +65,7 @@ class CuttableTransport:
         self.up = True
         self.sent = 0
 
-    def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> HttpReply:
+    def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Response:
         if not self.up:
             raise ConnectionError("the network is down")
         self.sent += 1
@@ -128,7 +129,9 @@ class ServerProcess:
         self.port = self.min_observations = 0
         folder.mkdir(exist_ok=True)
         (folder / "operator.token").write_text(token, encoding="utf-8")
+        (folder / "operator.token").chmod(0o600)
         self.process: subprocess.Popen[str] | None = None
+        self.variables: dict[str, str] = {}  # of the environment
 
     def command(self) -> list[str]:
         return [
@@ -145,7 +148,7 @@ class ServerProcess:
             cwd=self.folder,
             stderr=subprocess.PIPE,
             text=True,
-            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            env=os.environ | {"PYTHONUNBUFFERED": "1"} | self.variables,
         )
         assert self.process.stderr is not None
         for line in self.process.stderr:
@@ -181,7 +184,7 @@ def wait_until_ready(transport: Transport, seconds: float = 20.0) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:
-            if transport.send("GET", "/readyz", b"", {}).status == 200:
+            if transport.send("GET", "/readyz", b"", {}).status_code == 200:
                 return
         except ConnectionError:
             time.sleep(0.02)

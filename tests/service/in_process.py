@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import httpx2
-
-from fedcascade.service.agent.transport import HttpReply
+from httpx2 import Response
 
 
 class InProcessTransport:
@@ -20,10 +19,9 @@ class InProcessTransport:
         self._thread = threading.Thread(target=self._loop.run_forever, name="fedcascade-in-process", daemon=True)
         self._thread.start()
 
-    def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> HttpReply:
+    def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Response:
         request = self._client.request(method, path, content=body, headers=dict(headers))
-        response = asyncio.run_coroutine_threadsafe(request, self._loop).result()
-        return HttpReply(response.status_code, response.content, dict(response.headers))
+        return asyncio.run_coroutine_threadsafe(request, self._loop).result()
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 import yaml
 
-from fedcascade.cli.commands import app
-
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 FILES = sorted(DEPLOY.glob("compose*.yaml"))
@@ -31,14 +29,6 @@ def test_a_compose_file_names_only_what_exists(path: Path) -> None:
         assert set(service.get("depends_on", {})) <= set(services)
         if "build" in service:
             assert (path.parent / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_the_command_of_the_server_is_one_that_the_command_line_understands(path: Path) -> None:
-    command = loaded(path)["services"]["server"]["command"]
-    called, bound, _ = app.parse_args(command, exit_on_error=False, print_error=False)
-    assert called.__name__ == "serve"
-    assert bound.arguments["options"].host == "0.0.0.0"
 
 
 def test_there_are_files_for_both_stores_and_for_a_standby() -> None:

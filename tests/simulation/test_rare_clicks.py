@@ -13,8 +13,8 @@ from fedcascade.environments.ratings import Ratings
 from fedcascade.federation.policies import Policy
 from fedcascade.learning.exploration import EpsilonMixed
 from fedcascade.learning.oracles import Oracle
-from fedcascade.simulation.cuda.lowering import find_unsupported
 from fedcascade.simulation.scenario import Scenario
+from fedcascade_cuda.lowering import find_unsupported
 
 from .record_traces import hash_trace
 
@@ -84,3 +84,10 @@ def test_a_gpu_says_that_it_does_not_know_logistic_clicks() -> None:
     scenario = Scenario(Synthetic(**SIZES, features="logistic"), POLICIES["fedind"], 10, ORACLE)
     assert find_unsupported(scenario) == "link Logistic"
     assert find_unsupported(Scenario(Synthetic(**SIZES, scale=0.2), POLICIES["fedind"], 10, ORACLE)) is None
+
+
+@pytest.mark.parametrize(("scale", "least", "most"), [(0.2, 0.34, 0.46), (0.05, 0.085, 0.135)])
+def test_a_scale_says_how_many_lists_are_clicked(scale: float, least: float, most: float) -> None:
+    world = Synthetic(dimension=20, items=50, scale=scale, seed=1)
+    trace = simulate(world, POLICIES["fedind"], rounds=4_000, oracle=TopK(length=4), engine="exact")
+    assert least < trace.curve[-1].reward / 4_000 < most

@@ -71,7 +71,7 @@ def test_many_users_take_a_few_kilobytes_each(system: str, kilobytes: float) -> 
 
 def test_windows_that_grow_with_the_users_change_nothing() -> None:
     world = Synthetic(users=700, clusters=3, dimension=4, items=6)
-    scenario = Scenario(world, POLICIES["fedlinucb"].with_constants(alpha_c=0.3), rounds=14_000, own_rounds=20)
+    scenario = Scenario(world, POLICIES["fedlinucb"].with_constants(alpha_c=0.3), rounds=14_000)
     short, grown = (engine.simulate(scenario, threads=2, window=window) for window in (256, None))
     assert short == grown
     assert len(short.ledger) > 700

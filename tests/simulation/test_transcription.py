@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedcascade.environments.synthetic import Synthetic
-from fedcascade.federation.messages import Download, Upload
+from fedcascade.federation.messages import Downloads, Upload
 from fedcascade.federation.policies import POLICIES, Order, Policy
 from fedcascade.federation.server import Server
 from fedcascade.learning.oracles import TopK
@@ -111,7 +111,7 @@ def test_server_holds_what_the_transcription_holds(order: Reading, monkeypatch: 
         edges = nx.to_numpy_array(state.G, nodelist=range(world.users))
         transcribed.append((state.T_ser.copy(), state.Sigma_ser.copy(), state.b_ser.copy(), edges))
 
-    def receive_and_record(server: Server, upload: Upload) -> tuple[Download, ...]:
+    def receive_and_record(server: Server, upload: Upload) -> Downloads:
         downloads = receive(server, upload)
         ours = server.holdings
         held.append((ours.count.copy(), ours.gram.copy(), ours.moment.copy(), get_edges(server).astype(float)))

@@ -172,6 +172,23 @@ def test_too_many_lines_and_modules_are_found(
     assert words in finding
 
 
+def test_a_test_of_a_lower_package_does_not_import_an_upper_one(tmp_path: Path) -> None:
+    files = {
+        "src/fedcascade/__init__.py": '_HOME = {"play": "high.play", "add": "low.add"}',
+        "tests/low/test_a.py": "from fedcascade.high import b\nfrom fedcascade import add",
+        "tests/low/test_b.py": "from fedcascade import play",
+        "tests/high/test_c.py": "from fedcascade.low import c\nfrom fedcascade.testing import d",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    found = list(check_structure.find_upward_tests(tmp_path, ("low", "high")))
+    assert [finding.partition("tests/")[2] for finding in found] == [
+        "low/test_a.py:1: a test of low imports high, a package above it",
+        "low/test_b.py:1: a test of low imports high, a package above it",
+    ]
+
+
 def test_the_command_prints_findings_and_fails(
     package: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

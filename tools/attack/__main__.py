@@ -7,11 +7,20 @@ import tempfile
 import time
 from pathlib import Path
 
-from attack import accidents, connections, files, freezes, identities, poisoning
+from attack import accidents, connections, disclosure, files, freezes, hostile_files, identities, poisoning
 from attack.arena import open_arena
 from attack.registry import ATTACKS, Attack, Finding, NotPossible
 
-MODULES = (connections, poisoning, files, accidents, freezes, identities)  # imports register their attacks
+MODULES = (
+    connections,
+    poisoning,
+    files,
+    accidents,
+    freezes,
+    identities,
+    disclosure,
+    hostile_files,
+)  # imports register their attacks
 BEFORE = Path(__file__).parent / "before.json"
 
 
@@ -41,7 +50,7 @@ def main() -> int:
     recorded = json.loads(BEFORE.read_text(encoding="utf-8"))
     before: dict[str, str] = recorded["found"]
     failed = 0
-    print(f"{'item':>4}  {'attack':34}  {'held':7}  now  <- before, at {recorded['commit'] or 'no commit'}", flush=True)
+    print(f"{'item':>4}  {'attack':34}  {'held':7}  now  <- before, at {recorded['commit']} or [commit]", flush=True)
     with tempfile.TemporaryDirectory(prefix="attack-") as folder:
         for number, each in enumerate(chosen):
             began = time.monotonic()
@@ -53,9 +62,9 @@ def main() -> int:
             print(f"{each.item:4}  {each.name:34}  {held:7}  {text}  <- {before.get(each.name, '-')}", flush=True)
             print(f"      ({time.monotonic() - began:.0f} s)", file=sys.stderr, flush=True)
             if options.record:
-                before[each.name] = text
+                before[each.name] = f"{text} [{options.record}]"
     if options.record:
-        text = json.dumps({"commit": options.record, "found": before}, indent=1, ensure_ascii=False)
+        text = json.dumps({"commit": recorded["commit"], "found": before}, indent=1, ensure_ascii=False)
         BEFORE.write_text(text + "\n", encoding="utf-8")
     return int(failed > 0 and not options.record)
 

@@ -159,7 +159,9 @@ class Arena:
         port: int = 0,
     ) -> ServerProcess:
         """Start a server on a store of this folder, by default with limits that an honest load does not meet."""
-        (self.folder / "operator.token").write_text(OPERATOR, encoding="utf-8")
+        token = self.folder / "operator.token"
+        token.write_text(OPERATOR, encoding="utf-8")
+        token.chmod(0o600)
         named = {name: value for name, value in GENEROUS.items() if generous and name in list_options()}
         chosen = [word for pair in named.items() for word in pair if pair[0] not in options]
         words = ("--store", store, "--dimension", str(dimension), *chosen, *options)

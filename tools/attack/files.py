@@ -29,7 +29,7 @@ def reconstruct_forgotten(arena: Arena) -> Finding:
     for _ in range(3):
         for number, peer in enumerate(peers):
             said[number].append(play_rounds(random, THETA, 20))
-            assert peer.upload(said[number][-1]).status == 200
+            assert peer.upload(said[number][-1]).status_code == 200
     server.connect_operator().forget(peers[0].agent)
     targets = [pack(mine + others) for mine, others in list_sums(said)]
     live = find_nearest(arena.folder, targets)
@@ -96,7 +96,7 @@ def fill_store(arena: Arena, uploads: int = 60) -> list[Statistics]:
     said = []
     for number in range(uploads):
         said.append(play_rounds(random, THETA, 20))
-        assert peers[number % 3].upload(said[-1]).status == 200
+        assert peers[number % 3].upload(said[-1]).status_code == 200
     server.stop()
     shutil.copy(arena.folder / "store.db", arena.folder / "good.db")
     return said
@@ -192,7 +192,7 @@ def grow_store(arena: Arena) -> Finding:
     sizes = []
     for uploads in (100, 500):
         for number in range(uploads):
-            assert peers[number % 8].upload(play_rounds(random, theta, 25)).status == 200
+            assert peers[number % 8].upload(play_rounds(random, theta, 25)).status_code == 200
         server.stop()
         sizes.append((arena.folder / "store.db").stat().st_size)
         server.start()

@@ -22,7 +22,7 @@ PATIENCE = 25.0  # seconds until an upload must be answered, or refused with Ret
 def freeze_verifier(arena: Arena) -> Finding:
     server = arena.serve()
     peer = Peer(server)
-    assert peer.upload(play_rounds(np.random.default_rng(1), THETA, 20)).status == 200
+    assert peer.upload(play_rounds(np.random.default_rng(1), THETA, 20)).status_code == 200
     child = server.find_child("verifier")
     if child is None:
         raise NotPossible("no verifier process was found")
@@ -38,7 +38,7 @@ def freeze_database(arena: Arena) -> Finding:
 
         server = arena.serve(store=url)
         peer = Peer(server)
-        assert peer.upload(play_rounds(np.random.default_rng(1), THETA, 20)).status == 200
+        assert peer.upload(play_rounds(np.random.default_rng(1), THETA, 20)).status_code == 200
         with psycopg.connect(url, autocommit=True) as connection:
             query = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
             backends = [row[0] for row in connection.execute(query)]

@@ -57,7 +57,7 @@ def replay_retry(arena: Arena) -> Finding:
     first, second = arena.serve(), arena.serve()
     peer = Peer(first)
     body = peer.encode(play_rounds(np.random.default_rng(1), THETA, 20), 1)
-    assert peer.client.send("POST", wire.EXCHANGES, body, 1).status == 200
+    assert peer.client.send("POST", wire.EXCHANGES, body, 1).status_code == 200
     return replay(first, second, peer, "POST", wire.EXCHANGES, body, 1)
 
 
@@ -73,11 +73,11 @@ def replay(
 ) -> Finding:
     """Send one signed request to a server, then the same bytes to another one and to the first after a restart."""
     headers = peer.client.sign_headers(method, path, body, sequence)
-    assert first.connect().send(method, path, body, headers).status == 200
-    elsewhere = second.connect().send(method, path, body, headers).status
+    assert first.connect().send(method, path, body, headers).status_code == 200
+    elsewhere = second.connect().send(method, path, body, headers).status_code
     first.stop()
     second.stop()
-    later = first.start().connect().send(method, path, body, headers).status
+    later = first.start().connect().send(method, path, body, headers).status_code
     return Finding(f"{elsewhere} at another server, {later} after a restart", (elsewhere, later) == (401, 401))
 
 
@@ -120,7 +120,7 @@ def enumerate_agents(arena: Arena) -> Finding:
         forger = AgentClient(server.connect(), SigningKey.generate(), agent)
         body = peer.encode(play_rounds(np.random.default_rng(1), THETA, 20), 1)
         reply = forger.send("POST", wire.EXCHANGES, body, 1)
-        replies[agent] = reply.status, reply.body.replace(str(agent).encode(), b"N")
+        replies[agent] = reply.status_code, reply.content.replace(str(agent).encode(), b"N")
     same = len(set(replies.values())) == 1
     return Finding("the same answer" if same else f"{replies[peer.agent][1]!r} and {replies[4_711][1]!r}", same)
 
@@ -131,9 +131,9 @@ def flood_forgeries(arena: Arena) -> Finding:
     server = arena.serve(generous=False)
     peer = Peer(server)
     statistics = play_rounds(np.random.default_rng(1), THETA, 20)
-    assert peer.upload(statistics).status == 200
+    assert peer.upload(statistics).status_code == 200
     statuses = forge(server, peer, 4_711, "127.0.0.1") + forge(server, peer, peer.agent, "127.0.0.9")
-    beside = {peer.upload(statistics).status for _ in range(5)}
+    beside = {peer.upload(statistics).status_code for _ in range(5)}
     measured = f"{statuses[429]} of 2000 get 429; the good agent gets {sorted(beside)}"
     return Finding(measured, statuses[429] >= 1_000 and beside == {200})
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from httpx2 import Response
 from nacl.signing import SigningKey
 from numpy.typing import NDArray
 
@@ -13,7 +14,6 @@ from fedcascade.learning.statistics import Statistics
 from fedcascade.service.agent.client import AgentClient, enrol_agent
 from fedcascade.service.agent.connection import connect
 from fedcascade.service.agent.pool import RemoteAgent
-from fedcascade.service.agent.transport import HttpReply
 from fedcascade.service.protocol import wire
 
 GRID = 4096.0  # features are multiples of 1 / GRID: an honest gram is then exact
@@ -53,7 +53,7 @@ class Peer:
     def agent(self) -> int:
         return self.enrolment.agent
 
-    def upload(self, statistics: Statistics) -> HttpReply:
+    def upload(self, statistics: Statistics) -> Response:
         """Upload some statistics under the next sequence number."""
         self.uploads += 1
         body = self.encode(statistics, self.uploads)
@@ -72,10 +72,10 @@ class Peer:
         }
         return msgspec.msgpack.encode(fill_fields(wire.UploadMessage, given, self.enrolment.terms))
 
-    def decode(self, reply: HttpReply) -> Statistics:
+    def decode(self, reply: Response) -> Statistics:
         """Decode the pooled statistics of an answer."""
-        answer = wire.decode(reply.body, wire.AnswerMessage, wire.MSGPACK)
-        return wire.unpack_download(answer, self.agent, self.dimension).statistics
+        answer = wire.decode(reply.content, wire.AnswerMessage, wire.MSGPACK)
+        return wire.unpack_statistics(answer.numbers, (answer.count, answer.clicks, answer.rounds), self.dimension)
 
 
 def fill_fields(kind: type[msgspec.Struct], given: dict[str, Any], terms: object) -> dict[str, Any]:
@@ -106,4 +106,4 @@ def fetch_rounds(server: ServerProcess, agent: int) -> int:
     """Fetch the number of an agent's rounds at the server."""
     headers = {"content-type": wire.MSGPACK, "authorization": "Bearer the-operators-token-of-an-attack"}
     reply = server.connect().send("GET", f"/v1/agents/{agent}", b"", headers)
-    return int(msgspec.msgpack.decode(reply.body)["rounds"]) if reply.status == 200 else 0
+    return int(msgspec.msgpack.decode(reply.content)["rounds"]) if reply.status_code == 200 else 0

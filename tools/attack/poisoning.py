@@ -52,7 +52,7 @@ def report_poisoning(statuses: list[int], trouble: str | None) -> Finding:
 def claim_everything(arena: Arena) -> Finding:
     server = arena.serve()
     uploads = [Statistics(np.zeros((3, 3)), np.zeros(3), 2**40, 0, 2**40) for _ in range(2)]
-    statuses = [Peer(server).upload(upload).status for upload in uploads]
+    statuses = [Peer(server).upload(upload).status_code for upload in uploads]
     return report_poisoning(statuses, find_honest_trouble(arena, server))
 
 
@@ -61,7 +61,7 @@ def claim_everything(arena: Arena) -> Finding:
 )
 def hide_large_eigenvalue(arena: Arena) -> Finding:
     server = arena.serve()
-    status = Peer(server).upload(make_indefinite(-9_000.0, 1.09e12, 3)).status
+    status = Peer(server).upload(make_indefinite(-9_000.0, 1.09e12, 3)).status_code
     return report_poisoning([status], find_honest_trouble(arena, server))
 
 
@@ -71,7 +71,7 @@ def hide_large_eigenvalue(arena: Arena) -> Finding:
 def break_the_fold(arena: Arena) -> Finding:
     server = arena.serve()
     peer = Peer(server)
-    statuses = [peer.upload(make_indefinite(-100.0, 2e10, 3)).status for _ in range(20)]
+    statuses = [peer.upload(make_indefinite(-100.0, 2e10, 3)).status_code for _ in range(20)]
     return report_poisoning(statuses, find_honest_trouble(arena, server))
 
 
@@ -80,7 +80,7 @@ def break_the_fold(arena: Arena) -> Finding:
 )
 def poison_restart(arena: Arena) -> Finding:
     server = arena.serve()
-    status = Peer(server).upload(make_indefinite(-3.9, 8e8, 3)).status
+    status = Peer(server).upload(make_indefinite(-3.9, 8e8, 3)).status_code
     return report_poisoning([status], find_restart_trouble(server, "--lambda", "1"))
 
 
@@ -89,7 +89,7 @@ def poison_restart(arena: Arena) -> Finding:
 )
 def poison_pool(arena: Arena) -> Finding:
     server = arena.serve()
-    statuses = [Peer(server).upload(make_indefinite(-3.9, 8e8, 3)).status for _ in range(6)]
+    statuses = [Peer(server).upload(make_indefinite(-3.9, 8e8, 3)).status_code for _ in range(6)]
     return report_poisoning(statuses, find_honest_trouble(arena, server))
 
 
@@ -99,18 +99,20 @@ def poison_pool(arena: Arena) -> Finding:
 def add_up(arena: Arena) -> Finding:
     server = arena.serve()
     peer = Peer(server)
-    statuses = [peer.upload(make_indefinite(-0.0099, 1e6, 3)).status for _ in range(421)]
+    statuses = [peer.upload(make_indefinite(-0.0099, 1e6, 3)).status_code for _ in range(421)]
     return report_poisoning(statuses, find_restart_trouble(server, "--lambda", "1"))
 
 
 @attack(12, "NaN likelihood", sends="eigenvalue -2 at d = 3 under population", holds="refused; answers are finite")
 def make_evidence_nan(arena: Arena) -> Finding:
     server = arena.serve("--policy", "population")
-    status = Peer(server).upload(make_indefinite(-2.0, 8e8, 3)).status
+    status = Peer(server).upload(make_indefinite(-2.0, 8e8, 3)).status_code
     honest = Peer(server)
     reply = honest.upload(play_rounds(np.random.default_rng(1), np.array([0.5, 0.3, 0.1]), 50))
-    finite = reply.status == 200 and bool(np.isfinite(honest.decode(reply).gram).all())
-    return report_poisoning([status], None if finite else f"status {reply.status}, or an answer that is not finite")
+    finite = reply.status_code == 200 and bool(np.isfinite(honest.decode(reply).gram).all())
+    return report_poisoning(
+        [status], None if finite else f"status {reply.status_code}, or an answer that is not finite"
+    )
 
 
 @attack(3, "poisoning weight", sends="the heaviest upload that is accepted, up to 10^8", holds="moves others by < 25%")
@@ -153,7 +155,7 @@ def upload_poison(server: ServerProcess, theta: NDArray[np.float64], count: int)
     clicks = int(leverage) + 1
     moment, clicks = (moment, clicks) if clicks <= rounds else (moment * np.sqrt(rounds / clicks) * 0.99, rounds)
     moment = np.trunc(moment * 4096) / 4096
-    return Peer(server).upload(Statistics(gram, moment, count, clicks, rounds)).status == 200
+    return Peer(server).upload(Statistics(gram, moment, count, clicks, rounds)).status_code == 200
 
 
 @attack(8, "groups merged by one observation", sends="one upload of one observation", holds="as many groups as before")
@@ -169,7 +171,7 @@ def glue(arena: Arena) -> Finding:
     before = count_groups(server, peers)
     for _ in range(3):  # a server with a minimum of observations refuses
         one = Statistics.zero(5).observe(draw_features(random, 1, 5), None)
-        if Peer(server).upload(one).status == 200:
+        if Peer(server).upload(one).status_code == 200:
             break
     else:
         Peer(server).upload(play_rounds(random, np.full(5, 0.1), 3))
@@ -197,8 +199,8 @@ def subtract_oneself(arena: Arena) -> Finding:
     uploaded, own = play_rounds(random, theta, 40), play_rounds(random, theta, 40)
     victim.upload(uploaded)
     reply = spy.upload(own)
-    if reply.status != 200:
-        return Finding(f"status {reply.status}", False)
+    if reply.status_code != 200:
+        return Finding(f"status {reply.status_code}", False)
     left = spy.decode(reply) - own
     error = float(np.abs(left.gram - uploaded.gram).max())
     counted = "known" if left.count == uploaded.count else "not known"

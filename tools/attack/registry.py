@@ -23,7 +23,7 @@ class Attack:
     """An attack on a server that the function starts in its arena."""
 
     name: str
-    item: int  # of issue 15
+    item: int  # of the first list of attacks, or 200 + that of the second
     sends: str
     holds: str
     run: Callable[[Arena], Finding]

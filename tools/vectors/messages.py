@@ -1,9 +1,12 @@
 """Cases of messages: uploads, enrolments, answers, signatures."""
 
+from typing import Any
+
 import msgspec
 from nacl.signing import SigningKey
 
-from fedcascade.federation.messages import Cause, Download, Upload
+from fedcascade.federation.messages import Cause, Upload
+from fedcascade.learning.statistics import Statistics
 from fedcascade.service.protocol import auth, wire
 from vectors.draws import Case, Draws, describe_statistics, draw_statistics
 
@@ -47,6 +50,12 @@ def build_uploads(draws: Draws) -> list[Case]:
     return cases
 
 
+def pack_download(pooled: Statistics, rounds: int, agents: int) -> dict[str, Any]:
+    """Pack statistics and the server's counts as fields of an answer or a prior."""
+    counts = {"count": pooled.count, "clicks": pooled.clicks, "rounds": pooled.rounds}
+    return counts | {"system_rounds": rounds, "agents": agents, "numbers": wire.pack_numbers(pooled)}
+
+
 def build_answers(draws: Draws) -> list[Case]:
     """Build answers in MessagePack, and their downloads; null if they are invalid."""
     cases: list[Case] = []
@@ -54,9 +63,15 @@ def build_answers(draws: Draws) -> list[Case]:
         pooled = draw_statistics(draws, int(draws.integers(1, 9)), int(draws.integers(1, 20)))
         rounds, agents = int(2 ** draws.uniform(0.0, 50.0)), int(draws.integers(1, 10**6))
         receipt = wire.Receipt(epoch="e", position=number, proof=draws.bytes(16))
-        download = Download(agent=7, statistics=pooled, rounds=rounds, agents=agents)
-        answer = wire.AnswerMessage.from_download(
-            download, number + 1, agents, held=(pooled.count, pooled.rounds), terms_id="t", receipt=receipt
+        answer = wire.AnswerMessage(
+            **pack_download(pooled, rounds, agents),
+            protocol=wire.PROTOCOLS[-1],
+            sequence=number + 1,
+            group_agents=agents,
+            held_count=pooled.count,
+            held_rounds=pooled.rounds,
+            terms_id="t",
+            receipt=receipt,
         )
         body = msgspec.msgpack.encode(answer)
         body = {0: body[:-3], 1: body + b"\x00", 2: b"\xc1", 3: b"", 4: body[:40] + b"\xff" + body[41:]}.get(
@@ -79,7 +94,7 @@ def build_signatures(draws: Draws) -> list[Case]:
         request = {"agent": int(draws.integers(1, 10**12)), "method": method, "path": path}
         request |= {"sequence": int(2 ** draws.uniform(0.0, 52.0)), "created": int(draws.integers(0, 10**10))}
         request["nonce"] = int(draws.integers(0, 2**53))
-        headers = auth.sign(key, body=body, **request)  # type: ignore[arg-type]
+        headers = auth.sign(key, digest=auth.compute_digest(body), **request)  # type: ignore[arg-type]
         public_key = bytes(key.verify_key).hex()
         cases.append({"seed": seed.hex(), "public_key": public_key, "body": body.hex(), **request, "headers": headers})
     return cases

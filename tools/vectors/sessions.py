@@ -11,15 +11,16 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from fedcascade.federation.messages import Cause, Download, Upload
+from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import DEFAULT_POLICY, get_policy
 from fedcascade.learning.confidence import Oful, Theory
 from fedcascade.learning.statistics import Statistics
-from fedcascade.service.agent.ledger import SavedState, check_answer, confirm, renumber, settle, withdraw
-from fedcascade.service.agent.local_store import ENROLMENT, LocalMemory, LocalStore
+from fedcascade.service.agent.database import AgentFile
+from fedcascade.service.agent.ledger import SavedState, confirm, renumber, settle, withdraw
+from fedcascade.service.agent.memory import LocalMemory, begin_ledger
 from fedcascade.service.agent.options import AgentOptions, PolicyCache
+from fedcascade.service.agent.record import ENROLMENT, SavedRecord
 from fedcascade.service.agent.saved_agent import SavedAgent
-from fedcascade.service.agent.store_file import StoreFile
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.clock import Clock
 from vectors.arithmetic import SERVED
@@ -32,6 +33,7 @@ from vectors.draws import (
     draw_statistics,
     draw_words,
 )
+from vectors.messages import pack_download
 
 STEPS = 24
 
@@ -44,12 +46,13 @@ class Session:
         self._options = AgentOptions(**options, clock=Clock(now=lambda: self.now))
         credential = wire.Credential(agent=7, enrolled=1.5, epoch="first", proof=bytes(16))
         self._enrolment = wire.EnrolmentAnswer(protocol=wire.PROTOCOLS[-1], agent=7, terms=terms, credential=credential)
-        self.agent = self._open()
+        self.agent, self.numbers = self._open(), dict[int, int]()  # lists are counted: their impressions are random
         self.held = Statistics.zero(terms.dimension)  # what the server holds of this agent
         self.sequence = self.last_change = 0
 
     def _open(self) -> SavedAgent:
-        memory = LocalMemory(LocalStore(StoreFile(str(self.path)), 1), PolicyCache(self._options), self._enrolment)
+        record = SavedRecord(AgentFile(str(self.path)), "")
+        memory = LocalMemory(record, PolicyCache(self._options), self._enrolment)
         return SavedAgent(memory, self._options, lambda: None)
 
     @property
@@ -66,23 +69,25 @@ class Session:
         after: Case = {"buffered": agent.buffered, "unsent": agent.unsent, "lost": agent.lost}
         after |= {"estimate": agent.estimate.tolist(), "arrivals": self.state.local.arrivals}
         after["uploads"] = self.state.local.uploads
-        after["open_lists"] = [asdict(waiting) for waiting in agent.open_lists()]
+        lists = agent.open_lists()
+        after["open_lists"] = [asdict(each) | {"impression": self.numbers[each.impression]} for each in lists]
         self.steps.append({"step": kind, "now": self.now, **what, "after": after})
 
     def recommend(self) -> None:
         items = draw_items(self.draws, int(self.draws.integers(1, 12)), self.dimension)
         k, ties = int(self.draws.integers(1, 6)), draw_words(self.draws, len(items))
         shown = self.agent.recommend(items, k, ties=ties)
-        what = {"items": items.tolist(), "k": k, "ties": ties.tolist(), "impression": shown.impression}
+        what = {"items": items.tolist(), "k": k, "ties": ties.tolist(), "impression": self.state.local.arrivals}
+        self.numbers[shown.impression] = self.state.local.arrivals
         self.record("recommend", **what, list=shown.items.tolist())
 
     def feed_back(self) -> None:
         waiting = self.agent.open_lists()
         chosen = waiting[int(self.draws.integers(len(waiting)))]
-        number, what = chosen.impression, self._draw_feedback(list(chosen.items))
+        number, what = self.numbers[chosen.impression], self._draw_feedback(list(chosen.items))
         draw = float(self.draws.random() ** 3)
         round_ = None if self.draws.random() < 0.5 else int(self.draws.integers(1, 10**6))
-        upload = self.agent.feedback(number, round_=round_, draw=draw, **what)
+        upload = self.agent.feedback(chosen.impression, round_=round_, draw=draw, **what)
         sent = None if upload is None else describe_upload(upload)
         self.record("feedback", impression=number, **what, round=round_, draw=draw, upload=sent)
 
@@ -106,11 +111,15 @@ class Session:
             self.held, self.last_change = Statistics.zero(self.dimension), 0
         self._count(upload)
         pooled = self.held + draw_statistics(self.draws, self.dimension, int(self.draws.integers(0, 6)))
-        download = Download(agent=self.agent.id, statistics=pooled, rounds=int(self.draws.integers(1, 10**6)), agents=9)
-        receipt = wire.Receipt(epoch="first", position=upload.sequence, proof=bytes(16))
-        held, terms_id = (self.held.count, self.held.rounds), self.state.enrolment.terms.terms_id
-        message = wire.AnswerMessage.from_download(
-            download, upload.sequence, 3, held=held, terms_id=terms_id, receipt=receipt
+        message = wire.AnswerMessage(
+            **pack_download(pooled, rounds=int(self.draws.integers(1, 10**6)), agents=9),
+            protocol=wire.PROTOCOLS[-1],
+            sequence=upload.sequence,
+            group_agents=3,
+            held_count=self.held.count,
+            held_rounds=self.held.rounds,
+            terms_id=self.state.enrolment.terms.terms_id,
+            receipt=wire.Receipt(epoch="first", position=upload.sequence, proof=bytes(16)),
         )
         self._confirm(upload, message)
         is_settled = self.state.is_settled
@@ -118,8 +127,8 @@ class Session:
 
     def _confirm(self, upload: Upload, answer: wire.AnswerMessage | None) -> None:
         policy = self.agent.memory.policy
-        download = None if answer is None else check_answer(answer, self.agent.id, self.dimension, policy.lambda_)
-        self.agent.memory.update(lambda state: (confirm(policy, state, upload, answer, download), None))
+        trouble = self.agent.memory.update(lambda state: confirm(policy, state, upload, answer))
+        assert trouble is None, trouble
 
     def _count(self, upload: Upload) -> None:
         """Count an upload at the server; at times it loses a change at once."""
@@ -144,18 +153,20 @@ class Session:
         size = told.dimension
         gram = told.gram * float(self.draws.random()) - shift * np.eye(size)
         known = Statistics(gram, told.moment * float(self.draws.random()), 0, 0, 0)
-        download = Download(agent=agent.id, statistics=known, rounds=int(self.draws.integers(1, 10**6)), agents=9)
-        message = wire.PriorMessage.from_download(download)
+        message = wire.PriorMessage(**pack_download(known, rounds=int(self.draws.integers(1, 10**6)), agents=9))
         enrolment = msgspec.structs.replace(self.state.enrolment, prior=message)
         self._enrol(enrolment)
         self.record("prior", body=msgspec.msgpack.encode(enrolment).hex(), has_prior=agent.has_prior)
 
     def _enrol(self, enrolment: wire.EnrolmentAnswer, *, new_key: bool = False) -> None:
-        store = self.agent.memory.store
-        with store.transaction():
-            store.put_entry(ENROLMENT, msgspec.json.encode(enrolment))
+        record = self.agent.memory.record
+
+        def save() -> None:
+            record.puts[ENROLMENT] = msgspec.json.encode(enrolment)
             if new_key:
-                store.begin_ledger()
+                begin_ledger(record)
+
+        record.update(save)
         self.agent.memory.load()
 
     def _describe_standing(self) -> wire.Standing:
@@ -194,7 +205,7 @@ class Session:
         d, number, waiting = self.dimension, int(self.draws.integers(6)), self.agent.open_lists()
         call: Callable[[], object]
         what: Case
-        known, arrivals = {each.impression for each in waiting}, self.state.local.arrivals
+        known, arrivals = {self.numbers[each.impression] for each in waiting}, self.state.local.arrivals
         if number == 0 or number == 5:  # a list that no agent has seen, and one that has expired or had its feedback
             gone = 10**6 if number == 0 else min(set(range(1, arrivals + 2)) - known)
             call, what = partial(self.agent.feedback, gone, 0), {"impression": gone, "clicked": 0}
@@ -202,7 +213,7 @@ class Session:
             impression, length = waiting[0].impression, len(waiting[0].items)
             call, what = (
                 partial(self.agent.feedback, impression, length),
-                {"impression": impression, "clicked": length},
+                {"impression": self.numbers[impression], "clicked": length},
             )
         else:
             items, k = [([[2.0] * d], 1), ([[0.0] * (d + 1)], 1), ([[0.0] * d], 51), ([], 2), ([[0.0] * d], 0)][number]
@@ -228,7 +239,7 @@ class Session:
         self.record("terms", terms=msgspec.to_builtins(terms))
 
     def restart(self) -> None:
-        self.agent.memory.store.file.close()
+        self.agent.memory.record.database.close()
         self.agent = self._open()
         self.record("restart")
 
@@ -282,9 +293,9 @@ def build_sessions(draws: Draws) -> list[Case]:
         options |= {"keep_lists": int(draws.integers(1, 9)), "keep_seconds": int(draws.integers(20, 400))}
         with tempfile.TemporaryDirectory() as folder:
             session = Session(draws, Path(folder) / "agent.db", terms, options)
-            with closing(session.agent.memory.store.file):
+            with closing(session.agent.memory.record.database):
                 while len(session.steps) < STEPS:
                     session.play_step()
-            session.agent.memory.store.file.close()
+            session.agent.memory.record.database.close()
         cases.append({"terms": msgspec.to_builtins(terms), **options, "steps": session.steps})
     return cases

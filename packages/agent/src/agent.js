@@ -34,7 +34,7 @@ export function begin(dimension) {
 }
 
 /** Extrapolate t, assuming that all users arrive equally often. @param {AgentState} state */
-export const estimateRound = ({ arrivals, rounds, agents, since }) => Math.max(1, arrivals, rounds + agents * since);
+export const estimateRound = ({ arrivals, rounds, agents, since }) => Math.min(Number.MAX_SAFE_INTEGER, Math.max(1, arrivals, rounds + agents * since));
 
 /** Return whether an upload replaces the earlier ones. @param {Upload} upload */
 export const isChange = ({ cause }) => cause === "change";

@@ -1,7 +1,9 @@
 // Errors for bad input, in one line each.
 
 /** An error in one line: what was wrong, and what was expected. */
-export class AgentError extends Error {}
+export class AgentError extends Error {
+  name = "AgentError";
+}
 
 /** Throw an error with this line unless a condition holds. @param {unknown} condition @param {string} line @returns {asserts condition} */
 export function require(condition, line) {

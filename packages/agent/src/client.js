@@ -1,6 +1,7 @@
 // The client that signs and sends the requests of one agent, and the pause after a failure.
 
 import { AgentError } from "./checks.js";
+import { checkTerms } from "./policies.js";
 import { drawNonce, signEnrolment, signRequest } from "./sign.js";
 import { MSGPACK, decodeMessage, encodeEnrolment, encodeEnrolmentClaim, encodeUpload } from "./wire.js";
 
@@ -12,9 +13,12 @@ import { MSGPACK, decodeMessage, encodeEnrolment, encodeEnrolmentClaim, encodeUp
 
 const NOTHING = new Uint8Array();
 const REPLY_SECONDS = 10;
+const LONGEST_WAIT = 3600; // seconds; an agent asks again after an hour, however long a server wants it to wait
 
 /** A request that the server refused: a reason for programs, and one line for people. */
 export class Refused extends AgentError {
+  name = "Refused";
+
   /** @param {number} status @param {string} reason @param {string} detail @param {number} retryAfter seconds, 0 if not given */
   constructor(status, reason, detail, retryAfter) {
     super(detail);
@@ -25,7 +29,9 @@ export class Refused extends AgentError {
 }
 
 /** A successful reply that cannot be decoded. */
-export class BadReply extends AgentError {}
+export class BadReply extends AgentError {
+  name = "BadReply";
+}
 
 /** @typedef {{url: string, fetch: typeof fetch, now: () => number}} Transport ``now`` in seconds since 1970 */
 /** @typedef {{status: number, headers: Headers, body: Uint8Array}} Reply */
@@ -63,7 +69,7 @@ function decodeReply({ status, headers, body }, kind) {
       // a proxy answered
     }
     const wait = headers.get("retry-after") ?? "";
-    throw new Refused(status, String(refusal.reason), String(refusal.detail), /^\d+$/.test(wait) ? Number(wait) : 0);
+    throw new Refused(status, String(refusal.reason), String(refusal.detail), /^\d+$/.test(wait) ? Math.min(Number(wait), LONGEST_WAIT) : 0);
   }
   try {
     return kind && decodeMessage(kind, body);
@@ -133,12 +139,12 @@ export async function enrolAgent(transport, key, token, credential) {
   };
   const reply = await attempt(transport.now()), time = readServerTime(reply);
   const { agent, terms, credential: fresh = null, prior } = decodeReply(time === null ? reply : await attempt(time), "enrolment");
-  return { agent, terms, credential: fresh, prior };
+  return { agent, terms: checkTerms(terms), credential: fresh, prior };
 }
 
 /** Fetch the server's policy, constants and limits. @param {Transport} transport @returns {Promise<Terms>} */
 export async function fetchTerms(transport) {
-  return decodeReply(await send(transport, "GET", "/v1/terms", NOTHING, {}), "terms");
+  return checkTerms(decodeReply(await send(transport, "GET", "/v1/terms", NOTHING, {}), "terms"));
 }
 
 /**

@@ -21,11 +21,17 @@ const NO_TOKEN = "the server does not know this agent: ask the operator for an e
 
 /**
  * Load the agent of a store, or enrol one. The token is stored: an agent that the server has lost may need it later.
- * @param {Store} store @param {Transport} transport @param {FollowTerms} followTerms @param {string | null} token
+ * @param {Store} store @param {Transport} transport @param {FollowTerms} followTerms @param {string | (() => Promise<string> | string) | null} token
  * @returns {Promise<SavedState>}
  */
 export async function loadOrEnrol(store, transport, followTerms, token) {
-  const state = await store.update(["state"], ([stored]) => ({ puts: token === null ? [] : [["token", token]], result: stored }));
+  const given = typeof token === "string" ? token : null;
+  const [state, known] = await store.update(["state", "token"], (values) => ({ puts: given === null ? [] : [["token", given]], result: values }));
+  if (!state && !given && !known && typeof token === "function") {
+    const made = await token();
+    require(typeof made === "string", `token() must give the text of an enrolment token, got ${typeof made}`);
+    await store.update([], () => ({ puts: [["token", made.trim()]] }));
+  }
   return state ?? enrol(store, transport, followTerms);
 }
 

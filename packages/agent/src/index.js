@@ -3,6 +3,7 @@
 import { require, requireWhole } from "./checks.js";
 import { AgentClient } from "./client.js";
 import { loadOrEnrol, readIdentity } from "./enrolment.js";
+import { FallbackAgent, findMissing } from "./fallback.js";
 import { followTerms } from "./policies.js";
 import { SavedAgent } from "./saved-agent.js";
 import { MemoryStore, openBrowserStore } from "./store.js";
@@ -16,8 +17,10 @@ import { ExchangeLoop } from "./sync.js";
  * @import { Store } from "./store.js"
  */
 
+export { chooseArm } from "./arms.js";
 export { AgentError } from "./checks.js";
 export { Refused } from "./client.js";
+export { FallbackAgent } from "./fallback.js";
 export { MemoryStore } from "./store.js";
 export { perCategory, topK } from "./oracles.js";
 export { normalise } from "./statistics.js";
@@ -25,11 +28,13 @@ export { always } from "./triggers.js";
 
 /** @typedef {import("./saved-agent.js").ShownList} ShownList */
 /** @typedef {import("./saved-agent.js").OpenList} OpenList */
+/** @typedef {import("./events.js").AgentEvents} AgentEvents */
 /**
  * The server, and the options of its agent.
  * @typedef {object} ConnectOptions
  * @property {string} url the server's address
- * @property {string | null} [token] a one-time enrolment token, needed the first time, and later if the agent was revoked or
+ * @property {string | (() => Promise<string> | string) | null} [token] a one-time enrolment token, or a function that fetches
+ *   one, called only if this agent has not enrolled; needed the first time, and later if the agent was revoked or
  *   forgotten, or lost by a server that rejects its credential
  * @property {Store | string} [store] where the agent keeps its state: a store, or the name of one in
  *   this browser's IndexedDB; in memory without IndexedDB
@@ -46,6 +51,7 @@ export { always } from "./triggers.js";
 
 /** An agent with a store and a server. Made by ``connect``. */
 export class RemoteAgent extends SavedAgent {
+  isFallback = /** @type {const} */ (false);
   #loop;
   #client;
   #end = new AbortController();
@@ -108,8 +114,9 @@ export class RemoteAgent extends SavedAgent {
 }
 
 /**
- * Connect to a server. The first time, the agent enrols and needs the server; later it starts offline.
- * @param {ConnectOptions} options @returns {Promise<RemoteAgent>}
+ * Connect to a server. The first time, the agent enrols and needs the server; later it starts offline. A browser that cannot run
+ * an agent gets one that keeps the page's order, with ``isFallback`` and ``trouble``.
+ * @param {ConnectOptions} options @returns {Promise<RemoteAgent | FallbackAgent>}
  */
 export async function connect({ url, token = null, store: where, pauses = [0.25, 300], fetch: send, now = () => Date.now() / 1000, ...options }) {
   require(/^https?:\/\/[^/]/.test(url), `a server's address looks like https://host:8777, got '${url}'`);
@@ -117,6 +124,8 @@ export async function connect({ url, token = null, store: where, pauses = [0.25,
   if (options.keepLists !== undefined) requireWhole("keepLists", options.keepLists);
   const { keepSeconds = 1 } = options;
   require(keepSeconds > 0 && keepSeconds < Infinity, `keepSeconds must be a number > 0, got ${keepSeconds}`);
+  const missing = await findMissing();
+  if (missing !== null) return new FallbackAgent(missing);
   const store = typeof where === "object" ? where : await openStore(where);
   const transport = { url: url.replace(/\/+$/, ""), fetch: send ?? globalThis.fetch.bind(globalThis), now };
   try {

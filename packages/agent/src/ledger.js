@@ -89,7 +89,7 @@ export function settle(before, standing, policy) {
   const state = keepOwnData(policy, before);
   const held = checkStanding(standing, state.enrolment.terms.dimension);
   if (state.outbox.length) return { state: before, result: null };
-  const { last_change: lastChange, credential } = standing, uploads = Math.max(state.uploads, standing.last_sequence);
+  const { last_change: lastChange, credential } = standing, uploads = getLastSequence(state, standing);
   const { lost, note, go } = compareSums(state, held, lastChange);
   const settled = { ...state, enrolment: { ...state.enrolment, credential }, confirmed: held, lastChange, isSettled: true, lost: state.lost + lost, uploads };
   if (state.isChangePending) return { state: settled, result: null }; // the next upload replaces what the server holds
@@ -103,7 +103,7 @@ export function settle(before, standing, policy) {
  */
 export function renumber(before, upload, { last_sequence }, policy) {
   const state = keepOwnData(policy, before);
-  const sequence = Math.max(last_sequence, state.uploads) + 1, isOne = state.outbox.some(isChange);
+  const sequence = getLastSequence(state, { last_sequence }) + 1, isOne = state.outbox.some(isChange);
   const statistics = isOne ? sumPending({ ...state, buffer: zero(state.buffer.moment.length) }) : upload.statistics;
   const renamed = { cause: isOne ? "change" : upload.cause, statistics, sequence }, rest = isOne ? [] : remove(state.outbox, upload);
   return { ...state, uploads: sequence, outbox: state.isChangePending ? rest : [...rest, renamed] };
@@ -149,9 +149,18 @@ function compareSums({ confirmed, lastChange: known }, held, lastChange) {
  */
 export function checkAnswer(answer, dimension, lambda) {
   const statistics = unpackChecked(answer, dimension), { system_rounds: rounds, agents } = answer;
-  require(rounds <= LARGEST_ROUNDS && agents <= LARGEST_AGENTS, `rounds must be <= ${LARGEST_ROUNDS} and agents <= ${LARGEST_AGENTS}, got ${rounds} and ${agents}`);
+  require(rounds <= LARGEST_ROUNDS && agents >= 1 && agents <= LARGEST_AGENTS, `rounds must be <= ${LARGEST_ROUNDS} and agents in 1..${LARGEST_AGENTS}, got ${rounds} and ${agents}`);
   getRidge(statistics, lambda);
   return { statistics, rounds, agents };
+}
+
+/**
+ * Return the largest sequence number in use; reject one far beyond the agent's own, which would use up all numbers.
+ * @param {SavedState} state @param {Pick<Standing, "last_sequence">} standing
+ */
+function getLastSequence({ uploads }, { last_sequence }) {
+  require(last_sequence <= uploads + LARGEST_AGENTS, `the last sequence number must be <= ${uploads + LARGEST_AGENTS}, got ${last_sequence}`);
+  return Math.max(last_sequence, uploads);
 }
 
 /** Return the server's sums of an agent; reject invalid ones. @param {Standing} standing @param {number} dimension */

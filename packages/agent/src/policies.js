@@ -21,6 +21,8 @@ import { anyOf, atLeast, auxiliary, determinant, doubling } from "./triggers.js"
  * @typedef {Record<string, any>} Constants
  */
 
+const LARGEST_MINIMUM = 10_000; // observations
+
 /** @type {Record<string, {trigger: (constants: Constants) => Trigger, usesBuffer: boolean, hasTrust?: boolean}>} */
 const POLICIES = {
   fedlinucb: { trigger: ({ alpha_c }) => determinant(alpha_c), usesBuffer: false },
@@ -54,6 +56,23 @@ function buildPolicy({ policy, constants }) {
   const { trigger, usesBuffer, hasTrust } = row, { lambda_: lambda, every = 4, threshold, limit, drop, caution, block } = constants;
   const trust = hasTrust ? { every, lambda } : null, drift = constants.drift === "restart" ? { threshold, limit, drop, caution, block } : null;
   return { name: policy, trigger: trigger(constants), least: 0, usesBuffer, lambda, computeBeta: confidence(constants), trust, drift };
+}
+
+/**
+ * Reject terms under which an agent could not show lists, or would never upload and so hear of no others.
+ * @param {Terms} terms @returns {Terms}
+ */
+export function checkTerms(terms) {
+  const { dimension, longest_list: longest, min_observations: least, constants } = terms;
+  require(dimension >= 1 && dimension <= 512 && longest >= 1, `the server's dimension must be in 1..512 and its longest list >= 1, got ${dimension} and ${longest}`);
+  require(least <= LARGEST_MINIMUM, `the server's minimum of observations must be <= ${LARGEST_MINIMUM}, got ${least}`);
+  for (const [name, value] of Object.entries(constants)) {
+    const bound = name === "lambda_" || name === "alpha_c" ? 1e4 : 1e9, isPositive = bound === 1e9 || value > 0;
+    require(typeof value !== "number" || (Math.abs(value) <= bound && isPositive), `the server's constant ${name} must be at most ${bound}, got ${value}`);
+  }
+  for (const name of ["lambda_", "alpha_c"]) require(typeof constants[name] === "number", `the server's constant ${name} must be a number`);
+  buildPolicy(terms);
+  return terms;
 }
 
 /**

@@ -3,6 +3,7 @@
 import { chooseList, estimateRound, getEstimate, keepOwnData, keepsOwnData, observe, restart } from "./agent.js";
 import { examine, readPositions } from "./cascade.js";
 import { require } from "./checks.js";
+import { TypedEventTarget } from "./events.js";
 import { checkAnswer, confirm } from "./ledger.js";
 import { topK } from "./oracles.js";
 import { followTerms } from "./policies.js";
@@ -26,7 +27,7 @@ import { readFeatures, zero } from "./statistics.js";
  * @typedef {{impression: string, items: number[], shownAt: number}} OpenList a list without feedback
  */
 
-export class SavedAgent extends EventTarget {
+export class SavedAgent extends TypedEventTarget {
   /** @type {SavedState} */
   state;
   isClosed = false;

@@ -9,6 +9,11 @@ const PKCS8_HEAD = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x2
 /** @param {Uint8Array} bytes */
 const toBase64 = (bytes) => btoa(String.fromCharCode(...bytes));
 
+/** Return whether this browser signs with Ed25519. */
+export async function canSign() {
+  return getSubtle().generateKey("Ed25519", false, ["sign", "verify"]).then(() => true, () => false);
+}
+
 function getSubtle() {
   const subtle = globalThis.crypto?.subtle;
   if (!subtle) throw new AgentError("this page has no WebCrypto: serve it by https, or from localhost");

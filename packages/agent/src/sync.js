@@ -98,8 +98,11 @@ export class ExchangeLoop {
     if (trouble !== null) this.#saved.reportTrouble(trouble);
   }
 
-  /** Wait for an event, the end, or a number of milliseconds. @param {number} milliseconds @param {string[]} [names] */
-  #wait(milliseconds, names = ["change", "wake"]) {
+  /**
+   * Wait for an event, the end, or a number of milliseconds; Node may exit meanwhile if ``isIdle``.
+   * @param {number} milliseconds @param {string[]} [names] @param {boolean} [isIdle]
+   */
+  #wait(milliseconds, names = ["change", "wake"], isIdle = false) {
     return new Promise((resolve) => {
       const end = new AbortController(), options = { signal: end.signal };
       const finish = () => {
@@ -108,6 +111,7 @@ export class ExchangeLoop {
         resolve(undefined);
       };
       const timer = setTimeout(finish, Math.min(milliseconds, 2 ** 31 - 1));
+      if (isIdle) /** @type {any} */ (timer).unref?.();
       for (const name of names) this.#changes.addEventListener(name, finish, options);
       this.#stop.signal.addEventListener("abort", finish, options);
       if (this.#stop.signal.aborted) finish();
@@ -120,7 +124,7 @@ export class ExchangeLoop {
     await this.#saved.refresh().catch(() => {});
     while (!this.#stop.signal.aborted && !this.#saved.isClosed) {
       if (!this.#hasWork()) {
-        await this.#wait(60_000);
+        await this.#wait(60_000, undefined, true);
         continue;
       }
       try {

@@ -21,8 +21,9 @@ import { subtract, zero } from "./statistics.js";
  *   timeline: Timeline | null}} OwnData
  */
 
-const WEIGHTS = [1, 0.25, 0.0625, 0]; // candidate weights of the server's prior
-const LOG_ODDS_OF_NONE = 3.5; // prior log-odds of weight 0 against each other weight
+const WEIGHTS = [1, 0.25]; // candidate weights of the server's prior
+const SCALES = [1, 1 / 8, 1 / 64, 1 / 512]; // variances of theta without the server's prior, as shares of the prior's
+const LOG_ODDS_OF_NONE = 4; // prior log-odds of the first scale against each other scale and each weight
 const TYPICAL_CLICKS = 2, TYPICAL_COUNT = 4; // pseudo-counts: the variance starts at 1/4
 const LEAST_NOISE = 1e-3; // smallest variance of a click
 
@@ -82,23 +83,25 @@ export function measureEvidence({ gram, moment }, variance, prior) {
 }
 
 /**
- * Compute the posterior mean of the weights, given own clicks.
+ * Compute the posterior mean of the weight of the server's prior, given own clicks. Narrow priors without the server compete too.
  * @param {Statistics} own @param {{gram: Float64Array, moment: Float64Array}} others @param {number} variance @param {number} prior
  */
 function averageWeight(own, others, variance, prior) {
   const likelihoods = WEIGHTS.map((weight) => {
     const part = { gram: others.gram.map((value) => weight * value), moment: others.moment.map((value) => weight * value) };
     const joint = { gram: part.gram.map((value, at) => own.gram[at] + value), moment: part.moment.map((value, at) => own.moment[at] + value) };
-    const gain = measureEvidence(joint, variance, prior) - measureEvidence(part, variance, prior);
-    return weight === 0 ? gain + LOG_ODDS_OF_NONE : gain;
+    return measureEvidence(joint, variance, prior) - measureEvidence(part, variance, prior);
   });
-  const largest = Math.max(...likelihoods);
+  const without = SCALES.map((scale) => measureEvidence(own, variance, prior / scale));
+  without[0] += LOG_ODDS_OF_NONE;
+  const largest = Math.max(...likelihoods, ...without);
   let total = 0, mean = 0;
   likelihoods.forEach((likelihood, place) => {
     const probability = exp(likelihood - largest);
     total += probability;
     mean += probability * WEIGHTS[place];
   });
+  for (const likelihood of without) total += exp(likelihood - largest);
   return mean / total;
 }
 

@@ -137,7 +137,7 @@ export function decode(bytes) {
   return value;
 }
 
-const isWhole = (/** @type {any} */ value) => Number.isInteger(value) && value >= 0;
+const isWhole = (/** @type {any} */ value) => Number.isSafeInteger(value) && value >= 0;
 const isText = (/** @type {any} */ value) => typeof value === "string";
 const isBytes = (/** @type {any} */ value) => value instanceof Uint8Array;
 const isNumber = (/** @type {any} */ value) => typeof value === "number";

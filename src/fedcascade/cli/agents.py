@@ -1,6 +1,7 @@
 """Commands of an operator: list enrolled agents, replace the operator's token."""
 
 import json
+import re
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -53,7 +54,8 @@ def show_agents(page: "AgentList", rows: "list[AgentRow]") -> None:
     """Print a table of agents that fits 80 columns, under a line with the totals."""
     idle = page.enrolled - page.active
     counts = f"{page.enrolled:,} enrolled: {page.active:,} active, {idle:,} idle, {page.revoked:,} revoked"
-    summary = f"{counts}; {page.clusters:,} clusters"
+    groups = "one population, no groups yet" if page.active > 1 and not page.clusters else f"{page.clusters:,} groups"
+    summary = f"{counts}; {groups}"
     cells = [
         (
             str(row.agent),
@@ -78,6 +80,25 @@ def name_state(row: "AgentRow") -> str:
 
 def _format_time(milliseconds: int, form: str) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime(form)
+
+
+def enrolment_key(
+    name: Annotated[str, option("Name of the key: lower-case letters, digits and hyphens.")],
+    *,
+    per_hour: Annotated[Whole, option("Most tokens that it creates in an hour.")] = 1_000,
+    revoke: Annotated[bool, option("Revoke the key instead; tokens that it has made stay valid.")] = False,
+    url: Url = LOCAL,
+    operator_token: OperatorToken = TOKEN,
+) -> None:
+    """Make a key with which a back end creates enrolment tokens by itself, and nothing else; or revoke it."""
+    from fedcascade.service.protocol.auth import create_token
+
+    require(re.fullmatch("[a-z0-9-]{1,40}", name) is not None, f"a key's name looks like shop-1, got '{name}'")
+    require(1 <= per_hour <= 10**6, f"per hour must be in 1..{10**6}, got {per_hour}")
+    key = None if revoke else f"{name}.{create_token()}"
+    with connect_operator(url, operator_token) as operator:
+        operator.set_enrolment_key(name, key, per_hour)
+    print(f"enrolment key '{name}' is revoked" if key is None else key)
 
 
 def rotate_token(*, url: Url = LOCAL, operator_token: OperatorToken = TOKEN) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated
 
-from cyclopts import Group, Parameter
+from cyclopts import Group, Parameter, Token
 
 from fedcascade.checks import require_known, split_assignments
 from fedcascade.federation.policies import DEFAULT_POLICY, POLICIES, Policy, get_policy
@@ -32,28 +32,33 @@ def _constant(name: str, addition: str = "") -> Parameter:
     words = f"; {description.range.words}" if description.range else ""
     value = f" [{description.value:g}]" if is_main and isinstance(description.value, float) else ""
     sentence = f"{names}{description.meaning}{words}{addition}.{value}"
-    return Parameter(help=sentence[0].upper() + sentence[1:] if is_main else sentence)
+    # Text until a policy parses it; the type is for --help.
+    return Parameter(help=sentence[0].upper() + sentence[1:] if is_main else sentence, converter=_keep_text)
+
+
+def _keep_text(_type: object, tokens: Sequence[Token]) -> str:
+    return tokens[0].value
 
 
 @Parameter(name="*", group=_GROUP, show_default=False, negative="")
 @dataclass(frozen=True, kw_only=True)
 class ConstantOptions:
-    """Constants of policies as text; None leaves the policy's own."""
+    """Constants of policies, as text whatever their type; None leaves the policy's own."""
 
-    lambda_: Annotated[str | None, _constant("lambda_")] = None
-    alpha_c: Annotated[str | None, _constant("alpha_c")] = None
-    alpha_d: Annotated[str | None, _constant("alpha_d")] = None
-    beta: Annotated[str | None, _constant("beta", ", or 'theory' for the formula of Lemma 1")] = None
-    p_scale: Annotated[str | None, _constant("p_scale")] = None
-    noise: Annotated[str | None, _constant("noise", "; also with --beta theory")] = None
-    delta: Annotated[str | None, _constant("delta", "; also with --beta theory")] = None
-    gamma_u: Annotated[str | None, _constant("gamma_u")] = None
-    gamma_d: Annotated[str | None, _constant("gamma_d")] = None
-    budget: Annotated[str | None, _constant("budget")] = None
-    alpha_2: Annotated[str | None, _constant("alpha_2")] = None
-    local_servers: Annotated[str | None, _constant("local_servers")] = None
+    lambda_: Annotated[float | None, _constant("lambda_")] = None
+    alpha_c: Annotated[float | None, _constant("alpha_c")] = None
+    alpha_d: Annotated[float | None, _constant("alpha_d")] = None
+    beta: Annotated[float | None, _constant("beta", ", or 'theory' for the formula of Lemma 1")] = None
+    p_scale: Annotated[float | None, _constant("p_scale")] = None
+    noise: Annotated[float | None, _constant("noise", "; also with --beta theory")] = None
+    delta: Annotated[float | None, _constant("delta", "; also with --beta theory")] = None
+    gamma_u: Annotated[float | None, _constant("gamma_u")] = None
+    gamma_d: Annotated[float | None, _constant("gamma_d")] = None
+    budget: Annotated[float | None, _constant("budget")] = None
+    alpha_2: Annotated[float | None, _constant("alpha_2")] = None
+    local_servers: Annotated[int | None, _constant("local_servers")] = None
     order: Annotated[str | None, _constant("order")] = None
-    set_: Annotated[list[str], Parameter(help=_SET_HELP)] = field(default_factory=list)
+    set_: Annotated[list[str], Parameter(help=_SET_HELP, env_var="FEDCASCADE_SET")] = field(default_factory=list)
 
     def select_policies(
         self, names: Sequence[str], adapt: Callable[[Policy], Policy] = lambda policy: policy

@@ -65,7 +65,9 @@ def describe(
     from fedcascade.data.logs.describe import describe_log
 
     if log_options.is_log(file):
-        found = describe_log(log_options.open(file))
+        log = log_options.open(file)
+        found = describe_log(log)
+        log_options.print_notes(log)
         if json_:
             print(json.dumps({"file": str(file), **found}))
             return
@@ -97,6 +99,7 @@ def clicks(
 
     log = log_options.open(file)
     fits = compare_models(log.batches, log.count(), train=train)
+    log_options.print_notes(log)
     rows = [
         {
             "model": found.model.name,
@@ -112,6 +115,29 @@ def clicks(
         print(json.dumps({"file": str(file), "models": rows}))
         return
     terminal.show(make_models_table(rows))
+
+
+@data.command
+def convert(
+    file: Annotated[Path, Parameter(help="A log of lists, or a table of events with a row per shown item.")],
+    /,
+    *,
+    out: Annotated[Path, option("File to write: .parquet, .csv or .jsonl.")],
+    log_options: LogOptions = LogOptions(),  # noqa: B008 (frozen)
+) -> None:
+    """Write any log that can be read as one with usual columns, in order of time, a row per list.
+
+    Example: fedcascade data convert events.parquet --out log.parquet
+    """
+    from fedcascade.data.logs import LogWriter
+
+    log, lists = log_options.open(file), 0
+    with LogWriter(out, users=log.users, items=log.items) as writer:
+        for batch in log.batches():
+            writer.write(batch)
+            lists += len(batch)
+    log_options.print_notes(log)
+    print(f"{lists:,} lists of {len(log.users):,} users written to {out}")
 
 
 def make_models_table(rows: Sequence[dict[str, Any]]) -> Table:

@@ -93,10 +93,10 @@ def _find_code_folder() -> Finding:
 
 
 def _find_gpu() -> Finding:
-    from fedcascade.simulation.cuda.device import describe_device
+    from fedcascade.simulation.engines import load_gpu_engine
 
     try:
-        return Finding("GPU", "good", describe_device())
+        return Finding("GPU", "good", load_gpu_engine().describe_device())
     except ValueError as error:
         return Finding("GPU", "absent", str(error))
 

@@ -41,16 +41,24 @@ def evaluate(
     with show_progress_bars() as bars:
         progress = add_bar(bars, "evaluating", log.count())
         found = evaluation.evaluate(log, policies, oracle, options=options, progress=progress)
+    log_options.print_notes(log)
     if report is not None:
         from fedcascade.experiments.reports.evaluation_report import write_report
 
         write_report(report, str(file), found)
     if json_:
-        terminal.print_json({"estimates": [asdict(row) for row in found.estimates], "refused": found.refusals})
+        tables = {name: [asdict(row) for row in getattr(found, name)] for name in ("estimates", "differences")}
+        terminal.print_json(tables | {"refused": found.refusals, "advice": found.advice})
         return
     header = evaluation.HEADER
     lines = [estimate.format() for estimate in found.estimates]
-    terminal.show(terminal.make_table("reward per list", header, lines, right=header[2:]))
+    shown = [terminal.make_table("reward per list", header, lines, right=header[2:])]
+    if found.believed is not None:
+        chosen = [row.format() for row in found.differences if row.estimator == found.believed]
+        columns = (f"difference by {found.believed}", "per list", "95% interval")
+        shown.append(terminal.make_table("differences, paired by user", columns, chosen, right=columns[1:]))
+    terminal.show(*shown)
+    print(found.advice)
     for name, reason in found.refusals.items():
         print(f"{name}: {reason}")
 
@@ -75,6 +83,7 @@ def fit(
     with show_progress_bars() as bars:
         progress = add_bar(bars, "learning", log.count())
         state = fit_log(log, chosen.name, out, progress=progress)
+    log_options.print_notes(log)
     total = state.sums.total()
     if json_:
         sizes = {"lists": state.lists, "users": state.sums.users, "dimension": state.sums.dimension}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from fedcascade.checks import require, require_extra
+from fedcascade.checks import require
 from fedcascade.cli import terminal
 from fedcascade.cli.options import Json, Whole, option
 from fedcascade.cli.progress import GETTING_READY, print_line, show_runs
@@ -63,16 +63,17 @@ class SchedulerFlags:
 def reproduce(
     *,
     quick: Annotated[
-        bool, option("2 runs instead of 10, without generated ratings: a minute and a half.", show_default=False)
+        bool, option("3 runs instead of 10, without generated ratings: about a minute.", show_default=False)
     ] = False,
     strict: Annotated[bool, option("Exit with 1 unless the main claims are confirmed.", show_default=False)] = False,
-    runs: Annotated[Whole | None, option("Runs of each policy. [default: 10, with --quick 2]")] = None,
+    runs: Annotated[Whole | None, option("Runs of each policy. [default: 10, with --quick 3]")] = None,
     ratings: Annotated[
         Path | None, option("Ratings file of the experiment on real data. [default: generated ratings]")
     ] = None,
     out: Annotated[
         Path, option("Folder for results and report; the same command resumes a stopped one.")
     ] = PAPER_FOLDER,
+    no_open: Annotated[bool, option("Do not open the report in a browser.", show_default=False)] = False,
     scheduler_flags: SchedulerFlags = SchedulerFlags(),  # noqa: B008 (frozen)
 ) -> None:
     """Run the paper's whole evaluation and write a report that compares its figures with ours."""
@@ -88,6 +89,7 @@ def reproduce(
     places = "J = 5 and J = 10" if quick and ratings is None else "J = 5, J = 10 and ratings"
     print_line(f"the paper's evaluation: five policies, {places}, 1,000,000 rounds a run; results go to {out}")
     print_line(GETTING_READY)
+    from fedcascade.cli.reproduction import describe_results
     from fedcascade.experiments import paper_claims
     from fedcascade.experiments.reports import paper_report
     from fedcascade.experiments.results import read_results
@@ -95,9 +97,11 @@ def reproduce(
     plans = paper_claims.load_paper_plans(quick=quick, runs=runs, ratings=ratings)
     _execute(plans, out, scheduler_flags.build())
     print_line("all runs finished: drawing the figures")
-    path, claims = paper_report.write_report(read_results(out))
-    terminal.show(terminal.make_claims_table(claims))
-    print(f"report: {path}")
+    results = read_results(out)
+    path, claims = paper_report.write_report(results)
+    terminal.show(*describe_results(results, claims))
+    opened = not no_open and terminal.open_page(path.resolve().as_uri())
+    print(f"\nAll claims, figures and constants: {path}{' (opened in your browser)' if opened else ''}")
     if strict:
         _require_confirmed(paper_claims.STRICT, paper_claims.find_unconfirmed(claims))
 
@@ -123,7 +127,7 @@ def experiment(
     scheduler_flags: SchedulerFlags = SchedulerFlags(),  # noqa: B008 (frozen)
     json_: Json = False,
     mlflow: Annotated[
-        str | None, option("Also log the runs to the MLflow tracking server or folder at this URI (extra 'mlflow').")
+        str | None, option("Also log the runs to MLflow: a folder, sqlite:///FILE or http://SERVER (extra 'mlflow').")
     ] = None,
 ) -> None:
     """Run a plan of experiments in parallel; the same command resumes a stopped one."""
@@ -136,7 +140,7 @@ def experiment(
     chosen = set_ratings_file(chosen, ratings)
     folder = Path("results") / chosen.name if out is None else out
     if mlflow is not None:
-        require_extra("mlflow", "--mlflow")  # before hours of work
+        sinks.check_mlflow(mlflow)  # before hours of work
     planned_jobs = _execute([chosen], folder, scheduler_flags.build(), lines=not json_)
     if mlflow is not None:
         sinks.log_to_mlflow(planned_jobs, folder, mlflow)

@@ -1,8 +1,11 @@
 """The command ``live``: a server with simulated users and a dashboard."""
 
+import os
 import signal
+import sys
 import tempfile
 import threading
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -12,6 +15,7 @@ from fedcascade.cli.service import TOKEN, print_notice
 from fedcascade.demo import options
 
 if TYPE_CHECKING:
+    from fedcascade.demo.live import Demo
     from fedcascade.demo.options import DemoSettings
 else:
     DemoSettings = take_options(options.DemoSettings, variables="FEDCASCADE_LIVE_")
@@ -28,33 +32,34 @@ def live(
 ) -> None:
     """Start a server with simulated users, and open its dashboard."""
     require_extra("server", "a server")
-    from fedcascade.demo.catalogue import DIMENSION
-    from fedcascade.demo.live import DRIFT_STORY, STORY, Demo, build_environment, build_policy
+    from fedcascade.demo.live import DRIFT_STORY, STORY, Demo, build_server_settings
     from fedcascade.demo.serve import serve_demo
-    from fedcascade.service.server.serve import ServerSettings, require_empty_store
-    from fedcascade.service.server.settings import FOR_SIMULATIONS, Limits
+    from fedcascade.service.server.serve import require_empty_store
 
-    build_environment(demo_settings)  # refuse bad settings before anything starts
     signal.signal(signal.SIGTERM, _end)  # else the signal would leave the temporary folder behind
     with tempfile.TemporaryDirectory(prefix="fedcascade-live-") as name:
         store_url = store or f"sqlite:///{name}/live.db"
+        token = Path(name) / "operator.token" if store is None else TOKEN
+        settings = build_server_settings(demo_settings, store=store_url, port=port, operator_token=token)
         require_empty_store(store_url)
-        settings = ServerSettings(
-            store=store_url,
-            policy=build_policy(demo_settings),
-            dimension=DIMENSION,
-            port=port,
-            operator_token=Path(name) / "operator.token" if store is None else TOKEN,
-            limits=Limits(rate=1e6, burst=1e6),
-            bounds=FOR_SIMULATIONS,
-        )
+        demo = Demo(demo_settings, token=token, can_restart=store is None)
         for sentence in DRIFT_STORY if demo_settings.drift else STORY:
             print_notice(sentence)
         try:
-            demo = Demo(demo_settings, token=settings.operator_token)
             serve_demo(settings, lambda line: _show_line(line, no_browser, has_shop=not demo_settings.drift), demo)
         except KeyboardInterrupt:
-            print_notice("ended")
+            print_notice("ended" if demo.next is None else "starting over")
+    if demo.next is not None:
+        _start_over(demo)
+
+
+def _start_over(demo: "Demo") -> NoReturn:
+    """Replace this process by one with the settings that the page asked for, at the same address."""
+    flags = ["--no-browser", "--port", demo.url.rpartition(":")[2]]
+    for name, value in asdict(demo.next).items() if demo.next is not None else ():
+        flag = f"--{name.replace('_', '-')}"
+        flags += [flag] * value if isinstance(value, bool) else [flag, str(value)] if value is not None else []
+    os.execv(sys.executable, [sys.executable, "-m", "fedcascade", "live", *flags])
 
 
 def _end(*_: object) -> NoReturn:

@@ -1,5 +1,6 @@
 """Options that commands share: flags made from the options of library classes, and a few more."""
 
+import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass, replace
 from functools import partial
@@ -137,20 +138,20 @@ class LogOptions:
     """The format of a log of lists.
 
     Attributes:
-        format: A published format: yandex, open-bandit, kuairand or finn. [default: by the columns of the file]
         item_table: A file with the name and features of each item.
         normalise: Divide the features of each item by their norm.
         column: Map a role to a column of the file: items=shown. Repeatable.
+        skip_invalid: Skip rows that break a rule, and say how many and why, instead of stopping at the first.
     """
 
-    format: Annotated[str | None, Parameter(show_default=False)] = None
     item_table: Annotated[Path | None, Parameter(show_default=False)] = None
     normalise: Annotated[bool, Parameter(show_default=False)] = False
     column: Annotated[list[str], Parameter(show_default=False)] = field(default_factory=list)
+    skip_invalid: Annotated[bool, Parameter(show_default=False)] = False
 
     def is_log(self, path: Path) -> bool:
         """Return whether a file is a log of lists, by these options or by the names of its columns."""
-        from fedcascade.data.logs.columns import has_log_columns
+        from fedcascade.data.logs.reader import has_log_columns
         from fedcascade.data.tables import SCANNERS, TEXTS, list_columns, read_header, scan_file, strip_packing
 
         if self != LogOptions():
@@ -167,7 +168,12 @@ class LogOptions:
 
         table = None if self.item_table is None else read_items(self.item_table, normalise=self.normalise)
         columns = split_assignments("column", self.column, "items=shown")
-        return read_log(path, columns=columns, form=self.format, items=table)
+        return read_log(path, columns=columns, items=table, skip_invalid=self.skip_invalid)
+
+    def print_notes(self, log: "Log") -> None:
+        """Print to stderr how a log was ordered, and which rows were skipped."""
+        for note in log.list_notes():
+            print(f"fedcascade: {note}", file=sys.stderr)
 
 
 @Parameter(name="*", group=_ENVIRONMENT, negative="")

@@ -13,8 +13,8 @@ from rich.text import Text
 if TYPE_CHECKING:
     from fedcascade.experiments.runner import Progress
 
-GETTING_READY = "getting ready (compiles once per installation, about a quarter of a minute)"
-COMPILING = "compiling, once per installation: about a quarter of a minute"
+GETTING_READY = "getting ready (compiles once per installation, about half a minute)"
+COMPILING = "compiling, once per installation: about half a minute"
 LINE_SECONDS = 10.0  # between two lines without a terminal
 
 
@@ -26,6 +26,7 @@ class _SpeedColumn(progress.TextColumn):
 
 
 ROUNDS = (progress.MofNCompleteColumn(), _SpeedColumn(""))
+RUNS = (progress.TaskProgressColumn(),)
 BYTES = (progress.DownloadColumn(), progress.TransferSpeedColumn())
 
 
@@ -68,7 +69,7 @@ def add_bar(bars: progress.Progress, name: str, rounds: int) -> Callable[[int], 
 def show_runs(*, lines: bool = True) -> Iterator[Callable[["Progress"], None]]:
     """Show the progress of runs: a bar over all rounds, or ``lines`` without a terminal."""
     if Console(stderr=True).is_terminal:
-        with show_progress_bars() as bars:
+        with show_progress_bars(RUNS) as bars:
             yield _make_bar(bars)
     else:
         yield _make_lines() if lines else lambda _: None
@@ -85,7 +86,7 @@ def _make_bar(bars: progress.Progress) -> Callable[["Progress"], None]:
             rounds_before = now.rounds
         if now.rounds > rounds_before:
             bars.start_task(task)
-        words, rounds = f"run {now.runs:,} of {now.all_runs:,}", min(now.rounds, now.all_rounds)
+        words, rounds = f"{now.runs:,} of {now.all_runs:,} runs", min(now.rounds, now.all_rounds)
         bars.update(task, description=words, total=now.all_rounds, completed=rounds)
 
     return show
@@ -93,14 +94,20 @@ def _make_bar(bars: progress.Progress) -> Callable[["Progress"], None]:
 
 def _make_lines() -> Callable[["Progress"], None]:
     """Return a callback that prints a line at the start and every few seconds."""
-    printed_at = 0.0
+    printed_at, before, base = 0.0, -1, (0.0, 0)
 
     def show(now: "Progress") -> None:
-        nonlocal printed_at
+        nonlocal printed_at, before, base
         if now.runs == now.all_runs or time.monotonic() < printed_at + LINE_SECONDS:
             return
-        is_first, printed_at = printed_at == 0.0, time.monotonic()
-        words = GETTING_READY if is_first else f"{now.rounds / now.all_rounds:.0%} of all rounds"
-        print_line(f"run {now.runs:,} of {now.all_runs:,}: {words}")
+        printed_at = time.monotonic()
+        words = GETTING_READY if before < 0 else f"{now.rounds / now.all_rounds:.0%} of all rounds"
+        if 0 < base[1] < now.rounds:
+            speed = (now.rounds - base[1]) / (printed_at - base[0])
+            words += f", about {(now.all_rounds - now.rounds) / speed / 60:.1f} min left"
+        elif 0 <= before < now.rounds:  # the clock starts with the first line after compilation
+            base = printed_at, now.rounds
+        before = now.rounds
+        print_line(f"{now.runs:,} of {now.all_runs:,} runs: {words}")
 
     return show

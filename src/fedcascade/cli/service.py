@@ -3,9 +3,10 @@
 import hashlib
 import json
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -17,19 +18,29 @@ from fedcascade.cli.constants import ConstantOptions
 from fedcascade.cli.options import EnvironmentOptions, Json, OracleFlags, Whole, option, take_options
 from fedcascade.cli.progress import add_bar, print_line, show_progress_bars
 from fedcascade.demo import options as demo_options
-from fedcascade.federation.policies import DEFAULT_POLICY
+from fedcascade.federation.policies import DEFAULT_POLICY, Policy
 from fedcascade.service.server import settings
 
 if TYPE_CHECKING:
     from fedcascade.service.agent.client import OperatorClient
+    from fedcascade.service.server.serve import ServerSettings
     from fedcascade.service.server.warming import WarmStart
     from fedcascade.simulation.trace import Recorder
+
+    Tenants = dict[str, ServerSettings]
 
 LOCAL = "http://127.0.0.1:8777"
 TOKEN = Path("operator.token")
 MOST_TOKENS = 10_000  # per request
 MOST_DAYS = 366  # of validity
-Url = Annotated[str, option("Address of the server.")]
+# Options of a tenant, with the types of their values.
+TENANT_OPTIONS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("policy", "store", "features", "operator_token"), (str,)),
+    **dict.fromkeys(("retain", "scrub", "guard_margin", "guard_level"), (int, float)),
+    "dimension": (int,),
+    "set": (dict,),
+}
+Url = Annotated[str, option("Address of the server.", env_var="FEDCASCADE_URL")]
 Number = Annotated[Whole, option("The agent's number.")]
 OperatorToken = Annotated[Path, option("File with the operator's token.")]
 
@@ -79,9 +90,11 @@ class LogOutput:
         trace: Send OpenTelemetry traces to OTEL_EXPORTER_OTLP_ENDPOINT (extra 'otel').
     """
 
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["text", "json"] = "text"
-    trace: bool = False
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], Parameter(env_var="FEDCASCADE_LOG_LEVEL")] = (
+        "info"
+    )
+    log_format: Annotated[Literal["text", "json"], Parameter(env_var="FEDCASCADE_LOG_FORMAT")] = "text"
+    trace: Annotated[bool, Parameter(env_var="FEDCASCADE_TRACE")] = False
 
 
 def serve(
@@ -89,9 +102,16 @@ def serve(
     policy: Annotated[str, option("Policy to run (see 'fedcascade policies').", env_var="FEDCASCADE_POLICY")] = (
         DEFAULT_POLICY
     ),
-    as_published: Annotated[bool, option("Run the policy as published, without the guards of a server.")] = False,
+    as_published: Annotated[
+        bool,
+        option("Run the policy as published, without the guards of a server.", env_var="FEDCASCADE_AS_PUBLISHED"),
+    ] = False,
     warm: Annotated[
-        Path | None, option("Start a new store from a file of 'fedcascade fit': its users become idle agents.")
+        Path | None,
+        option(
+            "Start a new store from a file of 'fedcascade fit': its users become idle agents.",
+            env_var="FEDCASCADE_WARM",
+        ),
     ] = None,
     options: ServerOptions = ServerOptions(),  # noqa: B008 (frozen)
     limits: Limits = Limits(),  # noqa: B008 (frozen)
@@ -107,7 +127,8 @@ def serve(
     from fedcascade.service.server.metrics import make_tracer
     from fedcascade.service.server.serve import ServerSettings
 
-    [chosen] = constant_options.select_policies([policy], *([] if as_published else [guard_policy]))
+    guards = [] if as_published else [guard_policy]
+    [chosen] = constant_options.select_policies([policy], *guards)
     server_settings = ServerSettings(
         **vars(options),
         policy=chosen,
@@ -116,8 +137,40 @@ def serve(
         tracer=make_tracer() if output.trace else None,
         warm=None if warm is None else _load_warm_start(warm),
     )
+    tenants = {} if options.tenants is None else _read_tenants(options.tenants, server_settings, *guards)
     configure_logging(output.log_level, output.log_format)
-    run(server_settings, log_event if output.log_format == "json" else print_notice)
+    run(server_settings, log_event if output.log_format == "json" else print_notice, tenants=tenants)
+
+
+def _read_tenants(path: Path, common: "ServerSettings", *guards: Callable[[Policy], Policy]) -> "Tenants":
+    """Read the settings of each tenant from a file; what a table does not say is as on the command line."""
+    from fedcascade.service.server.tenants import name_store
+
+    require(common.warm is None, "a warm start is for one federation: start it without --tenants first")
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"cannot read the tenants in '{path}': {error}") from None
+    require(len(tables) > 0, f"'{path}' names no tenant")
+    tenants: Tenants = {}
+    for name, table in tables.items():
+        fits = isinstance(table, dict) and all(
+            type(value) in TENANT_OPTIONS.get(key, ()) for key, value in table.items()
+        )
+        kinds = ", ".join(f"{key} ({kinds[-1].__name__})" for key, kinds in TENANT_OPTIONS.items())
+        require(fits, f"tenant '{name}' in '{path}' must be a table of {kinds}")
+        chosen = {"operator_token": f"{name}.token", **table}
+        chosen["store"] = table["store"] if "store" in table else name_store(common.store, name)
+        chosen["operator_token"] = Path(chosen["operator_token"])
+        constants = [f"{key}={value}" for key, value in chosen.pop("set", {}).items()]
+        policy = chosen.pop("policy", common.policy.name)
+        if "policy" in table or constants:
+            [chosen["policy"]] = ConstantOptions(set_=constants).select_policies([policy], *guards)
+        tenants[name] = replace(common, **chosen)
+    for option_ in ("store", "operator_token"):
+        distinct = {getattr(each, option_) for each in tenants.values()}
+        require(len(distinct) == len(tenants), f"tenants in '{path}' share one {option_}: give each its own")
+    return tenants
 
 
 def _load_warm_start(path: Path) -> "WarmStart":
@@ -153,6 +206,16 @@ def revoke(agent: Number, *, url: Url = LOCAL, operator_token: OperatorToken = T
 def forget(agent: Number, *, url: Url = LOCAL, operator_token: OperatorToken = TOKEN) -> None:
     """Remove an agent: its statistics are subtracted and its uploads erased."""
     run_operation(url, operator_token, lambda operator: operator.forget(agent), f"agent {agent} is forgotten")
+
+
+def pause(*, url: Url = LOCAL, operator_token: OperatorToken = TOKEN) -> None:
+    """Pause exchanges at all servers of a store: agents go on alone, and send when you resume."""
+    run_operation(url, operator_token, lambda operator: operator.pause(), "exchanges are paused")
+
+
+def resume(*, url: Url = LOCAL, operator_token: OperatorToken = TOKEN) -> None:
+    """Resume paused exchanges."""
+    run_operation(url, operator_token, lambda operator: operator.pause(False), "exchanges are resumed")
 
 
 def swarm(
@@ -197,7 +260,7 @@ def swarm(
             transport=HttpTransport(url),
             oracle=oracle,
             after_round=finish_round,
-            on_prior=primed.append,
+            on_ready=lambda agents: primed.append(sum(agent.has_prior for agent in agents)),
         )
     if any(primed):
         print_line(f"{primed[0]} of {environment.users} agents started from the server's prior")
@@ -205,4 +268,4 @@ def swarm(
     if json_:
         print(json.dumps(summary))
     else:
-        terminal.show(terminal.make_results_table([summary]), *terminal.make_causes_tables([summary]))
+        terminal.show(terminal.make_results_table([summary]))

@@ -1,23 +1,23 @@
 """``fedcascade run``: simulate policies in an environment and compare them."""
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
+from rich.table import Table
 
 from fedcascade.checks import require, require_integer
 from fedcascade.cli import terminal
 from fedcascade.cli.constants import ConstantOptions
 from fedcascade.cli.options import EnvironmentOptions, Json, OracleFlags, Whole, option
 from fedcascade.cli.progress import add_bar, announce_compiling, show_progress_bars
-from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.environment import Environment
 from fedcascade.federation.policies import DEFAULT_POLICY, Policy
-from fedcascade.learning.oracles import Oracle, TopK
-from fedcascade.simulation.trace import Trace, summarise
+from fedcascade.learning.oracles import Oracle
+from fedcascade.simulation.trace import Trace, choose_baseline, compare_traces, summarise
 
 COMPARED = ["fedc3ucb-h", "fedind", DEFAULT_POLICY, "known-clusters"]  # the paper's, alone, our default, known clusters
 
@@ -25,52 +25,27 @@ COMPARED = ["fedc3ucb-h", "fedind", DEFAULT_POLICY, "known-clusters"]  # the pap
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class EngineFlags:
-    """The engine of a simulation, and the curves that it records."""
+    """The engine of simulations, and their number."""
 
     engine: Annotated[
         Literal["exact", "reference", "cuda"],
-        option(
-            "exact: compiled, on all cores; cuda: all policies at once on a GPU (extra 'gpu'); reference: the readable "
-            "loop. All give the same result."
-        ),
+        option("exact: compiled; cuda: on a GPU (extra 'gpu'); reference: the readable loop. All agree."),
     ] = "exact"
     threads: Annotated[Whole | None, option("Cores of the exact engine. [default: all]")] = None
+    seeds: Annotated[Whole, option("Number of runs of each policy, with seeds from --seed on.")] = 1
     checkpoints: Annotated[Whole, option("Number of evenly spaced points of the curve.")] = 10
-    own_rounds: Annotated[
-        Whole,
-        option("Also show regret per user over its own first rounds, up to this many, by order of arrival. 0: off."),
-    ] = 0
 
     def play(
         self, environment: Environment, policies: Sequence[Policy], oracle: Oracle, rounds: int, *, keep_lists: bool
     ) -> Iterator[Trace]:
         """Yield the traces of policies and show progress."""
-        from fedcascade.simulation.engines import simulate, simulate_together
-        from fedcascade.simulation.scenario import Scenario
+        from fedcascade.simulation.engines import simulate
 
-        checkpoints, own_rounds = min(self.checkpoints, rounds), self.own_rounds
         with show_progress_bars() as bars:
-            if self.engine == "cuda":
-                clustered, top_k = cast(Clustered, environment), cast(TopK, oracle)  # the engine reports what it lacks
-                scenarios = [
-                    Scenario(clustered, each, rounds, top_k, checkpoints, own_rounds=own_rounds) for each in policies
-                ]
-                progress = add_bar(bars, "on the GPU", rounds * len(scenarios))
-                yield from (trace for _, trace in sorted(simulate_together(scenarios, progress)))
-                return
             for policy in policies:
-                yield simulate(
-                    environment,
-                    policy,
-                    rounds=rounds,
-                    oracle=oracle,
-                    engine=self.engine,
-                    progress=add_bar(bars, policy.name, rounds),
-                    threads=self.threads,
-                    checkpoints=checkpoints,
-                    keep_lists=keep_lists,
-                    own_rounds=own_rounds,
-                )
+                progress, points = add_bar(bars, policy.name, rounds), min(self.checkpoints, rounds)
+                yield simulate(environment, policy, rounds=rounds, oracle=oracle, engine=self.engine, progress=progress,
+                               threads=self.threads, checkpoints=points, keep_lists=keep_lists)  # fmt: skip
 
 
 def run(
@@ -93,6 +68,7 @@ def run(
 ) -> None:
     """Simulate policies in an environment, synthetic or made from ratings, and compare them."""
     require_integer("rounds", rounds)
+    require_integer("seeds", seeds := engine_flags.seeds)
     policies = constant_options.select_policies([name for text in policy for name in text.split(",")])
     environment, chooser = environment_options.build(), oracle_flags.build()
     if log is not None:  # before hours of rounds
@@ -101,17 +77,33 @@ def run(
 
         check_log_path(log)
         require(len(policies) == 1, "--log holds the lists of one policy: give --policy once")
+        require(seeds == 1, "--log holds the lists of one run: leave out --seeds")
         is_kept = engine_flags.engine != "cuda"
         require(is_kept, "--log needs the exact or the reference engine: leave out --engine cuda")
-    summaries = []
+    traces: dict[str, list[Trace]] = {each.name: [] for each in policies}
     with announce_compiling(quiet=json_):
-        for trace in engine_flags.play(environment, policies, chooser, rounds, keep_lists=log is not None):
-            summaries.append(summarise(trace, seed=environment_options.seed))
-            if json_:
-                print(json.dumps(summaries[-1]), flush=True)
-            if log is not None:
-                write_simulated_log(log, environment, trace)
+        for seed in range(environment_options.seed, environment_options.seed + seeds):
+            other: Any = {"seed": seed}
+            built = environment if seed == environment_options.seed else replace(environment_options, **other).build()
+            for trace in engine_flags.play(built, policies, chooser, rounds, keep_lists=log is not None):
+                traces[trace.policy].append(trace)
+                if json_:
+                    print(json.dumps(summarise(trace, seed=seed)), flush=True)
+                if log is not None:
+                    write_simulated_log(log, built, trace)
     if not json_:
-        tables = [terminal.make_results_table(summaries), *terminal.make_causes_tables(summaries)]
-        tables += terminal.make_own_tables(summaries)
-        terminal.show(*tables, terminal.explain_results(summaries))
+        terminal.show(*list_tables(policies, traces))
+
+
+def list_tables(policies: Sequence[Policy], traces: Mapping[str, Sequence[Trace]]) -> Iterator[Table | str]:
+    """Yield the tables of the runs, and sentences that explain them."""
+    betas = [str(policy.constants().get("beta", "")) for policy in policies]
+    runs = len(traces[policies[0].name])
+    if runs > 1:
+        baseline = choose_baseline(list(traces))
+        yield terminal.make_comparison_table(compare_traces(traces, baseline), betas, baseline)
+    else:
+        yield terminal.make_results_table([summarise(run, seed=0) for [run] in traces.values()], betas)
+    yield terminal.explain_results(traces, runs)
+    if differences := terminal.describe_differences(policies):
+        yield differences

@@ -1,14 +1,14 @@
-"""Commands on a store, with or without a running server: verify, audit, backup, restore."""
+"""Commands on a store, with or without a running server: verify, audit, export, upgrade, backup, restore."""
 
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fedcascade.checks import require
-from fedcascade.cli.options import Json, option
+from fedcascade.cli.options import Json, Whole, option
 
 if TYPE_CHECKING:
     from fedcascade.service.store.contract import Store
@@ -75,6 +75,65 @@ def audit(
             else:
                 target = "" if record.agent is None else f" agent {record.agent}"
                 print(f"{time}  {record.actor}: {record.action}{target}{record.detail and f' ({record.detail})'}")
+
+
+def export(
+    agent: Annotated[Whole, option("The agent's number.")],
+    *,
+    store: Annotated[str, option("Store of the server.", env_var="FEDCASCADE_STORE")] = "sqlite:///fedcascade.db",
+) -> None:
+    """Print all that a store holds of an agent, as JSON: enrolment, uploads, exchanges, moves, actions."""
+    with open_for_command(store) as opened:
+        found = _require_sql(opened, store).read_agent(agent)
+    require(any(found.values()), f"the store holds nothing of agent {agent}")
+    print(json.dumps({table: [_explain_row(row) for row in rows] for table, rows in found.items()}, indent=1))
+
+
+def _explain_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Turn a row into readable values: times as text, sums of an upload as numbers, keys and digests in hexadecimal."""
+    from fedcascade.service.store.sql_log import unpack_row
+
+    shown = dict(row)
+    if "numbers" in row:
+        sums = unpack_row(row["numbers"], row["count"], row["clicks"], row["rounds"])
+        shown |= {"numbers": {"gram": sums.gram.tolist(), "moment": sums.moment.tolist()}}
+    for name, unit in (("at", 1000), ("enrolled", 1), ("revoked", 1), ("created", 1)):
+        if row.get(name) is not None:
+            shown[name] = datetime.fromtimestamp(row[name] / unit, UTC).isoformat(timespec="milliseconds")
+    return {
+        name: bytes(value).hex() if isinstance(value, bytes | memoryview) else value for name, value in shown.items()
+    }
+
+
+def upgrade(
+    store: StoreUrl,
+    *,
+    check: Annotated[bool, option("Only say what an upgrade would do; change nothing.", show_default=False)] = False,
+) -> None:
+    """Migrate a store to this version, before servers start; 'serve' does the same.
+
+    A store with a policy or a constant that this version does not have is refused, and stays as it is.
+    """
+    from contextlib import closing
+
+    from fedcascade.service.server.tenure import require_known_terms
+    from fedcascade.service.store.contract import explain_failures
+    from fedcascade.service.store.open import hide_password, open_unmigrated
+    from fedcascade.service.store.sql import MIGRATIONS
+
+    found = open_unmigrated(store)
+    if found is None:
+        raise ValueError(f"there is no store of SQLite or PostgreSQL at '{hide_password(store)}'")
+    with closing(found), explain_failures(found):
+        version, known = found.find_version(), len(MIGRATIONS)
+        newer = f"the store is at migration {version}, this version knows {known}: use a newer fedcascade"
+        require(version <= known, newer)
+        require_known_terms(found)
+    if not check:
+        with open_for_command(store):
+            pass
+    left = f"migrations {'to do' if check else 'done'}: {known - version}"
+    print(f"the store can be served by this version with the same terms; {left}")
 
 
 def backup(store: StoreUrl, file: BackupFile) -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from textwrap import fill
@@ -14,9 +15,9 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from fedcascade.constants import ConstantDescription
-    from fedcascade.experiments.paper_claims import Claim
     from fedcascade.experiments.reports.summary import PolicySummary
     from fedcascade.federation.policies import Policy
+    from fedcascade.simulation.trace import ComparedPolicy
 
 WIDTH = 80  # columns without a terminal
 
@@ -26,7 +27,7 @@ def make_table(
 ) -> Table:
     """Make a table; the columns in ``right`` hold numbers, which never wrap, and ``lines`` separates the rows."""
     table = Table(
-        title=title,
+        title=title or None,
         title_justify="left",
         caption_justify="left",
         show_lines=lines,
@@ -39,7 +40,8 @@ def make_table(
     for place, name in enumerate(columns):
         lengths = [len(line) for row in cells for cell in row[place : place + 1] for line in cell.split("\n")]
         longest = max(lengths, default=0)
-        header, is_number = fill(name, max(longest, 10), break_long_words=False), name in right
+        header = name if "\n" in name else fill(name, max(longest, 10), break_long_words=False)
+        is_number = name in right
         table.add_column(header, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
     for row in cells:
         table.add_row(*row)
@@ -55,6 +57,14 @@ def show(*tables: Table | str) -> None:
         console.print(*([""] if place else []), part, sep="\n")
 
 
+def open_page(url: str) -> bool:
+    """Open a page in a graphical browser, if there is one and a person reads our output; return whether it opened."""
+    import webbrowser
+
+    has_screen = sys.platform != "linux" or {"DISPLAY", "WAYLAND_DISPLAY", "BROWSER"} & os.environ.keys()
+    return sys.stdout.isatty() and bool(has_screen) and webbrowser.open(url)
+
+
 def print_json(value: Any) -> None:
     """Print a value as a line of JSON, with null for infinity and NaN."""
     print(json.dumps(_replace_infinities(value)))
@@ -68,69 +78,51 @@ def _replace_infinities(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def make_results_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
-    """Make a table with one line per run: regret, clicks, exchanges, clustering."""
-    numbers = ("regret", "clicks", "exchanges", "clusters", "clustering error", "rounds/s")
+def make_results_table(summaries: Sequence[Mapping[str, Any]], betas: Sequence[str] = ()) -> Table:
+    """Make a table with one line per run: beta if given, regret, clicks, exchanges, clustering."""
+    numbers = (*["beta"] * bool(betas), "regret", "clicks", "exchanges", "clusters", "clustering error")
     rows = [
-        (
-            run["policy"],
-            f"{run['regret']:,.{1 if run['regret'] < 10_000 else 0}f}",
-            f"{run['reward']:,}",
-            f"{run['communications']['total']:,}",
-            f"{run['clusters']:,}",
-            f"{run['clustering_error']:.0%}",
-            f"{run['rounds'] / run['seconds']:,.0f}",
-        )
-        for run in summaries
-    ]
-    return make_table(f"{summaries[0]['rounds']:,} rounds", ("policy", *numbers), rows, numbers)
+        (run["policy"], *betas[place : place + 1], f"{run['regret']:,.{1 if run['regret'] < 10_000 else 0}f}",
+         f"{run['reward']:,}", f"{run['communications']['total']:,}", f"{run['clusters']:,}",
+         f"{run['clustering_error']:.0%}")
+        for place, run in enumerate(summaries)
+    ]  # fmt: skip
+    return make_table(f"{summaries[0]['rounds']:,} rounds, 1 run of each policy", ("policy", *numbers), rows, numbers)
 
 
-def make_causes_tables(summaries: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
-    """Make a table of exchanges by cause, if there are several causes."""
-    counts = {run["policy"]: run["communications"] for run in summaries if run["communications"]["total"]}
-    causes = list(
-        dict.fromkeys(cause for each in counts.values() for cause in each if each[cause] and cause != "total")
-    )
-    if len(causes) > 1:
-        rows = [(name, *(f"{each.get(cause, 0):,}" for cause in causes)) for name, each in counts.items()]
-        yield make_table("exchanges by cause", ("policy", *causes), rows, causes)
+def make_comparison_table(compared: Sequence["ComparedPolicy"], betas: Sequence[str], baseline: str) -> Table:
+    """Make a table of means over runs ± half of their 95% intervals, and of paired differences."""
+    from fedcascade.intervals import format_mean
 
-
-def make_own_tables(summaries: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
-    """Make a table of regret per user over its own rounds, for each quarter of users, if it was recorded."""
-    curves = {run["policy"]: run["own_curves"] for run in summaries if "own_curves" in run}
-    if not curves:
-        return
-    longest = max(len(curve["regret"]) for cohorts in curves.values() for curve in cohorts)
-    steps = [step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000) if step < longest]
-    steps = [*steps[-5:], longest]
+    numbers = ("beta", "regret", f"minus {baseline}'s", "exchanges", "clustering error")
     rows = []
-    for name, cohorts in curves.items():
-        for place, curve in enumerate(cohorts):
-            cells = (f"{curve['regret'][step - 1]:.3f}" if step <= len(curve["regret"]) else "" for step in steps)
-            arrived = f"{100 * place // len(cohorts)}-{100 * (place + 1) // len(cohorts)} %"
-            rows.append((name, arrived, f"{curve['users']:,}", *cells))
-    numbers = ("users", *(f"{step:,}" for step in steps))
-    title = "regret per user after its own first rounds, by order of arrival"
-    yield make_table(title, ("policy", "arrived", *numbers), rows, numbers)
+    for each, beta in zip(compared, betas, strict=True):
+        totals = (format_mean(each.exchanges), format_mean(each.clustering_error, "%"))
+        difference = format_mean(each.difference) if each.label != baseline else ""
+        rows.append((each.label, beta, format_mean(each.regret), difference, *totals))
+    title = f"{compared[0].regret.runs} runs of each policy: mean ± half of its 95% interval"
+    return make_table(title, ("policy", *numbers), rows, numbers)
 
 
-def explain_results(summaries: Sequence[Mapping[str, Any]]) -> str:
-    """Explain the table of results in a few sentences."""
-    from fedcascade.federation.policies import DEFAULT_POLICY
-
-    regret = {run["policy"]: run["regret"] for run in summaries}
-    ours, alone = regret.get(DEFAULT_POLICY), regret.get("fedind")
+def explain_results(names: Collection[str], runs: int) -> str:
+    """Explain the table of results in a few sentences, which claim nothing from a single run."""
     sentences = ["Regret is the expected number of clicks lost compared with the best lists; lower is better."]
-    if ours is not None and alone:
-        change = f"{abs(1 - ours / alone):.0%} {'less' if ours <= alone else 'more'}"
-        sentences += [f"Sharing among similar users ({DEFAULT_POLICY}) gives {change} regret than no sharing (fedind)."]
-    if "fedc3ucb-h" in regret:
-        sentences += ["fedc3ucb-h is the paper's policy, by default with the paper's constants."]
-    if "known-clusters" in regret:
+    if runs == 1:
+        sentences += ["One run says little about which policy is better: --seeds 5 gives intervals and differences."]
+    if "fedc3ucb-h" in names:
+        words = "fedc3ucb-h is the paper's policy; its beta of 10.5 is made for a million rounds"
+        sentences += [f"{words}: --beta 0.7 sets all alike, 'fedcascade reproduce' makes the paper's own comparison."]
+    if "known-clusters" in names:
         sentences += ["known-clusters knows the true clusters, which are unknown in practice."]
     return " ".join(sentences)
+
+
+def describe_differences(policies: Sequence["Policy"]) -> str:
+    """Describe the constants but beta in which policies differ, or return nothing."""
+    differing = {name: owners for name, owners in _group_constants(policies).items() if name != "beta"
+                 and len({str(entry.value) for _, entry in owners}) > 1}  # fmt: skip
+    parts = [f"{name.rstrip('_')} {_format_values(owners)}" for name, owners in differing.items()]
+    return f"Other constants that differ: {', '.join(parts)}." if parts else ""
 
 
 def make_summary_tables(summaries: Iterable["PolicySummary"]) -> Iterator[Table]:
@@ -144,15 +136,6 @@ def make_summary_tables(summaries: Iterable["PolicySummary"]) -> Iterator[Table]
         yield make_table(title, ("policy", *numbers), rows, numbers)
 
 
-def make_claims_table(claims: Iterable["Claim"]) -> Table:
-    """Make a table of the paper's claims and our numbers."""
-    from fedcascade.experiments.reports.paper_report import HEADER, format_values, format_verdict
-
-    rows = [(claim.place, claim.text, *format_values(claim), format_verdict(claim)) for claim in claims]
-    title = "the paper | ours: mean over runs ± half of its 95% interval"
-    return make_table(title, HEADER, rows, HEADER[2:5])
-
-
 def make_policies_tables(policies: Sequence["Policy"]) -> Iterator[Table]:
     """Make the paper's Tables 1 and 2, with other policies added to the first."""
     from fedcascade.federation.claims import TABLE_1
@@ -163,7 +146,8 @@ def make_policies_tables(policies: Sequence["Policy"]) -> Iterator[Table]:
     yield make_table("Table 1: policies", ("policy", "agents", "users", "arms"), rows)
     orders = [(name, f"{claim.regret}\n{claim.communication}", claim.source) for name, claim in claims.items()]
     columns = ("policy", "orders of regret and communication", "source")
-    yield make_table("Table 2: their bounds", columns, orders, lines=True)
+    if orders:
+        yield make_table("Table 2: their bounds", columns, orders, lines=True)
 
 
 def make_parts_table(policies: Iterable["Policy"]) -> Table:
@@ -188,14 +172,22 @@ def name_part(part: object) -> str:
 def make_constants_table(policies: Sequence["Policy"]) -> Table:
     """Make a table of all constants: name, symbol, meaning with range, and the value of each policy."""
     rows = []
-    entries = [(policy, entry) for policy in policies for entry in policy.describe_constants()]
-    for name in dict.fromkeys(entry.name for _, entry in entries):
-        owners = [(policy, entry) for policy, entry in entries if entry.name == name]
+    for name, owners in _group_constants(policies).items():
         entry = owners[0][1]
         words = f"{entry.meaning}; {entry.range.words}" if entry.range else "not described"
-        rows.append((name.rstrip("_"), entry.symbol, words, _format_values(owners)))
+        values = str(entry.value) if len(policies) == 1 else _format_values(owners)
+        rows.append((name.rstrip("_"), entry.symbol, words, values))
     columns = ("constant", "symbol", "meaning", "values")
     return make_table("constants, set by --set name=value", columns, rows, lines=True)
+
+
+def _group_constants(policies: Sequence["Policy"]) -> dict[str, list[tuple["Policy", "ConstantDescription"]]]:
+    """Return the policies that have a constant, each with its description, by the constant's name."""
+    groups: dict[str, list[tuple[Policy, ConstantDescription]]] = {}
+    for policy in policies:
+        for entry in policy.describe_constants():
+            groups.setdefault(entry.name, []).append((policy, entry))
+    return groups
 
 
 def _format_values(owners: Sequence[tuple["Policy", "ConstantDescription"]]) -> str:

@@ -12,11 +12,10 @@ import msgspec
 import numpy as np
 
 from fedcascade.checks import require
-from fedcascade.data.tables import NOT_TEXT, Columns, find_columns, open_bytes
+from fedcascade.data.tables import LONGEST_LINE, NOT_TEXT, Columns, find_columns, open_bytes
 from fedcascade.environments.matrices import Triplets
 
 CHUNK = 1 << 20
-LONGEST_LINE = 1 << 24
 
 
 def read_json_lines(path: Path, columns: Columns | None) -> Triplets:

@@ -22,6 +22,8 @@ SEPARATORS = ",;\t|"
 NOT_TEXT = "is not UTF-8 text: convert the file, for instance by iconv"
 HOLDS_NUL = "holds a NUL byte: it is not UTF-8 text, or was cut by a crash"
 HEAD = 1 << 16  # bytes from which separator and line ends are detected
+LONGEST_LINE = 1 << 24  # bytes of a line in a compressed file
+MOST_UNPACKED, MOST_RATIO = 1 << 28, 100  # a compressed file may unpack to 256 MB, or to 100 times its size
 
 
 def strip_packing(path: Path) -> str:
@@ -98,8 +100,25 @@ def describe_long_line(path: Path, separator: str) -> str:
     return ""
 
 
-def scan_file(path: Path) -> pl.LazyFrame:
-    """Return a lazy table; columns of text files are text."""
+def check_packed(path: Path) -> None:
+    """Reject a file of gzip that unpacks to far more than its size, or has a huge line, before a reader unpacks it."""
+    most, size, line = max(MOST_UNPACKED, MOST_RATIO * path.stat().st_size), 0, 0
+    try:
+        with open_bytes(path) as file:
+            while chunk := file.read(1 << 20):
+                end = max(chunk.rfind(b"\n"), chunk.rfind(b"\r"))
+                size, line = size + len(chunk), len(chunk) - end - 1 + (line if end < 0 else 0)
+                require(size <= most, f"{path} unpacks to more than {most:,} bytes: unpack it yourself")
+                require(line <= LONGEST_LINE, f"{path} has a line of more than {LONGEST_LINE:,} bytes: it is no log")
+    except (OSError, EOFError) as error:
+        raise ValueError(f"cannot read {path}: {error}") from None
+
+
+def scan_file(path: Path, *, more: str | None = None) -> pl.LazyFrame:
+    """Return a lazy table; columns of text files are text.
+
+    With ``more``, a line of text may have more fields than the header: the first of them is in the column ``more``.
+    """
     require(path.exists(), f"there is no file {path}")
     require(path.is_file(), f"{path} is a folder: give the file in it that holds the log")
     ending = strip_packing(path)
@@ -107,7 +126,9 @@ def scan_file(path: Path) -> pl.LazyFrame:
     require(ending in SCANNERS, f"{path} must end in one of {endings}, or one of these and .gz or .zst")
     is_packed_twice = path.suffix in PACKED and ending == ".parquet"
     require(not is_packed_twice, f"{path}: Parquet is already compressed, decompress the file first")
-    return SCANNERS[ending](path)
+    if path.suffix == ".gz":
+        check_packed(path)
+    return SCANNERS[ending](path) if more is None or ending not in TEXTS else _scan_text(path, more)
 
 
 def read_batches(frame: pl.LazyFrame, path: Path, rows: int) -> Iterator[pl.DataFrame]:
@@ -136,11 +157,18 @@ def describe_polars(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-def _scan_text(path: Path) -> pl.LazyFrame:
+def _scan_text(path: Path, more: str | None = None) -> pl.LazyFrame:
     head = read_head(path)
     require(bool(head.strip()), f"{path} is empty")
     refuse_nul(head, path)
-    return pl.scan_csv(path, separator=find_separator(head), eol_char=find_line_end(head), infer_schema=False)
+    separator, end = find_separator(head), find_line_end(head)
+    plain = pl.scan_csv(path, separator=separator, eol_char=end, infer_schema=False)
+    if more is None:
+        return plain
+    schema = dict.fromkeys([*list_columns(plain, path), more], pl.String())
+    return pl.scan_csv(
+        path, separator=separator, eol_char=end, schema=schema, truncate_ragged_lines=True, missing_columns="insert"
+    )
 
 
 SCANNERS: dict[str, Callable[[Path], pl.LazyFrame]] = {

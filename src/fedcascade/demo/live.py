@@ -3,9 +3,10 @@
 import logging
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +14,23 @@ from fedcascade.checks import require
 from fedcascade.demo.catalogue import DIMENSION
 from fedcascade.demo.drift import ChangingEnvironment, Companion
 from fedcascade.demo.options import DemoSettings, SwarmOptions
-from fedcascade.demo.swarm import RegretReporter, run_swarm
+from fedcascade.demo.swarm import RegretReporter, SwarmAgent, fetch_labels, run_swarm
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.messages import Cause
-from fedcascade.federation.policies import DEFAULT_POLICY, Drift, Policy, get_policy
+from fedcascade.federation.policies import Drift, Policy, get_policy, load_policies
 from fedcascade.learning.oracles import TopK
 from fedcascade.service.agent.client import OperatorClient
 from fedcascade.service.agent.transport import HttpTransport
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.simulation.trace import Recorder
+from fedcascade.service.server.serve import ServerSettings
+from fedcascade.service.server.settings import FOR_SIMULATIONS, Limits
+from fedcascade.simulation.trace import Recorder, compute_clustering_error
 
-CONSTANTS = {"alpha_c": 0.5}  # frequent exchanges, for the dashboard
 # With drift, agents detect changes sooner than by default, since visitors do not wait.
 DRIFT_CONSTANTS = {"drift": Drift.RESTART, "threshold": 6.0, "limit": 6.0}
 ITEMS, LIST_LENGTH = 12, 2
-COMPANIONS = {"fedind": "alone", "known-clusters": "clusters known"}  # baselines and their names on the pages
-DRIFT_COMPANIONS = {"fedind": "alone", DEFAULT_POLICY: "without resets"}
 WAIT_SECONDS = 30.0
-MOST_VISITORS = 1_000
+MOST_VISITORS = MOST_USERS = 1_000
 STORY = (
     "Each dot is the agent of one simulated user. It shows lists, learns from the clicks, and never uploads a click.",
     "Sometimes an agent uploads a summary. If one taste explains the summaries of several agents, the server lets them"
@@ -45,6 +45,7 @@ DRIFT_STORY = (
     "Press the button, and half of the users change their taste. Their lists miss until their agents detect the drift,"
     " reset, and join other clusters. The same policy without resets keeps losing.",
 )
+NO_POLICY = "none"
 
 
 class DemoStopped(Exception):  # noqa: N818 (not an accident)
@@ -60,22 +61,53 @@ def build_environment(settings: DemoSettings) -> Synthetic:
     return kind(users=settings.users, clusters=settings.clusters, dimension=DIMENSION, items=ITEMS, seed=settings.seed)
 
 
-def build_policy(settings: DemoSettings) -> Policy:
-    """Build the policy of a demo's server."""
-    policy = get_policy(DEFAULT_POLICY).with_constants(**CONSTANTS)
-    return policy.with_constants(**DRIFT_CONSTANTS) if settings.drift else policy
+def build_policy(settings: DemoSettings, name: str | None = None) -> Policy:
+    """Build the policy of a demo's server, or another one with the same constants but without change detection."""
+    names = ("beta", "alpha_c", "alpha_d")
+    given = {each: getattr(settings, each) for each in names if getattr(settings, each) is not None}
+    policy = get_policy(name or settings.policy).with_known_constants(given)
+    return policy.with_constants(**DRIFT_CONSTANTS) if settings.drift and name is None else policy
+
+
+def build_companions(settings: DemoSettings, environment: Synthetic) -> dict[str, Companion]:
+    """Build the policies that play beside the server: two baselines, and the second policy."""
+    known = {"without resets": settings.policy} if settings.drift else {"clusters known": "known-clusters"}
+    names = {"alone": "fedind"} | known
+    if settings.other != NO_POLICY:
+        names[settings.other] = settings.other
+    return {
+        series: Companion(build_policy(settings, name), environment, LIST_LENGTH, settings.rounds)
+        for series, name in names.items()
+    }
+
+
+def build_server_settings(settings: DemoSettings, **options: Any) -> ServerSettings:
+    """Build the settings of a demo's server; refuse a policy that no server can run."""
+    options |= {"limits": Limits(rate=1e6, burst=1e6), "bounds": FOR_SIMULATIONS}
+    return ServerSettings(policy=build_policy(settings), dimension=DIMENSION, **options)
+
+
+@cache
+def list_policies() -> dict[str, list[str]]:
+    """List the policies that a server can run, and those that can play beside it."""
+    served = []
+    for name in load_policies():
+        with suppress(ValueError):
+            build_server_settings(DemoSettings(policy=name), store="sqlite:///:memory:")
+            served.append(name)
+    return {"served": served, "others": [NO_POLICY, *load_policies()]}
 
 
 class Demo:
     """Simulated users at an adjustable pace; ``start`` after the server listens, ``stop`` before it stops."""
 
-    def __init__(self, settings: DemoSettings, *, token: Path) -> None:
-        self.settings = settings
-        self.pace = settings.pace
-        self.round = 0
-        self.state = "starting"
+    def __init__(self, settings: DemoSettings, *, token: Path, can_restart: bool = True) -> None:
+        self.settings, self.pace, self.url = settings, settings.pace, ""
+        self.next: DemoSettings | None = None  # those of a restart that was asked for
+        self.round, self.state = 0, "starting"
+        self._run, self._can_restart = time.time_ns(), can_restart
+        self._agents: Sequence[SwarmAgent] = ()
         self._token = token
-        self._url = ""
         self._running = threading.Event()
         self._changed = threading.Condition()
         self._stopping = False
@@ -83,9 +115,7 @@ class Demo:
         self._thread = threading.Thread(target=self._run_swarm, name="fedcascade-demo", daemon=True)
         self._visitors = 0
         self._environment = build_environment(settings)
-        sizes = CONSTANTS, self._environment, LIST_LENGTH, settings.rounds
-        compared = DRIFT_COMPANIONS if settings.drift else COMPANIONS
-        self._companions = {series: Companion(policy, *sizes) for policy, series in compared.items()}
+        self._companions = build_companions(settings, self._environment)
         self._is_change_due = False
         self.resets = 0
         self.changes: list[dict[str, int]] = []  # round, time, users and earlier resets of each drift
@@ -93,10 +123,33 @@ class Demo:
     def describe_progress(self) -> dict[str, Any]:
         progress = {"state": self.state, "pace": self.pace, "round": self.round}
         drift = {"changes": self.changes, "resets": self.resets} if self.settings.drift else {}
-        return asdict(self.settings) | progress | drift
+        ids = [agent.id for agent in self._agents]
+        groups = {"truth": list(zip(ids, self._list_truth(), strict=False))}
+        if self.settings.other != NO_POLICY:
+            groups["groups"] = list(zip(ids, self._companions[self.settings.other].labels.tolist(), strict=False))
+        return asdict(self.settings) | progress | drift | groups | {"run": self._run}
 
     def introduce(self) -> dict[str, Any]:
-        return self.describe_progress() | {"story": DRIFT_STORY if self.settings.drift else STORY}
+        story = {"story": DRIFT_STORY if self.settings.drift else STORY}
+        choices = {"policies": list_policies() if self._can_restart else None}
+        return self.describe_progress() | story | choices
+
+    def _list_truth(self) -> list[int]:
+        clusters = getattr(self._environment, "true_clusters", self._environment.clusters)
+        return [int(cluster) for cluster in clusters]
+
+    def restart(self, changes: Mapping[str, Any]) -> None:
+        """Ask for another demo with other settings, in place of this one; refuse settings that are not possible."""
+        if not self._can_restart:
+            raise Refused(409, "no-restart", "a demo with --store cannot start over: its store has agents already")
+        try:
+            settings = replace(self.settings, **changes)
+            require(settings.users <= MOST_USERS, f"users must be at most {MOST_USERS}, got {settings.users}")
+            build_server_settings(settings, store="sqlite:///:memory:")
+            build_companions(settings, build_environment(settings))
+        except (TypeError, ValueError) as error:
+            raise Refused(400, "request", str(error)) from None
+        self.next = settings
 
     def change_minds(self) -> None:
         """Let half of the users drift, or drift back, before the next round."""
@@ -112,7 +165,7 @@ class Demo:
 
     def start(self, url: str) -> None:
         """Start the users against the server at ``url``."""
-        self._url = url
+        self.url = url
         logging.getLogger("httpx2").setLevel(logging.WARNING)  # forty agents make many requests
         self._thread.start()
 
@@ -126,7 +179,7 @@ class Demo:
 
     @contextmanager
     def _connect_operator(self) -> Iterator[OperatorClient]:
-        with closing(HttpTransport(self._url)) as transport:
+        with closing(HttpTransport(self.url)) as transport:
             yield OperatorClient(transport, self._token.read_text(encoding="utf-8").strip())
 
     def _run_swarm(self) -> None:
@@ -137,9 +190,10 @@ class Demo:
                     self._environment,
                     SwarmOptions(rounds=self.settings.rounds, lockstep=True),
                     operator=operator,
-                    transport=HttpTransport(self._url),
+                    transport=HttpTransport(self.url),
                     oracle=TopK(length=LIST_LENGTH),
-                    after_round=lambda t, recorder: self._finish_round(t, recorder, reporter),
+                    on_ready=lambda agents: setattr(self, "_agents", agents),
+                    after_round=lambda t, recorder: self._finish_round(t, recorder, reporter, operator),
                 )
             self.state = "done"
         except DemoStopped:
@@ -147,13 +201,21 @@ class Demo:
         except (OSError, ValueError) as error:
             self.state = f"stopped: {error}"
 
-    def _finish_round(self, t: int, recorder: Recorder, reporter: RegretReporter) -> None:
+    def _measure(self, operator: OperatorClient) -> dict[str, float]:
+        """Return the regrets of the other policies, and the clustering errors of this one and the second."""
+        measures, truth = {name: each.regret for name, each in self._companions.items()}, self._list_truth()
+        measures["error"] = compute_clustering_error(fetch_labels(self._agents, operator), truth)
+        if self.settings.other != NO_POLICY:
+            measures["other error"] = compute_clustering_error(self._companions[self.settings.other].labels, truth)
+        return measures
+
+    def _finish_round(self, t: int, recorder: Recorder, reporter: RegretReporter, operator: OperatorClient) -> None:
         """Report a round, and wait for the next; a late round does not speed up later rounds."""
         self.round, self.state = t, "running"
         self._running.set()
         for companion in self._companions.values():
             companion.play(t)
-        reporter.report_round(t, recorder, {name: each.regret for name, each in self._companions.items()})
+        reporter.report_round(t, recorder, lambda: self._measure(operator))
         self._follow_changes(t, recorder)
         with self._changed:
             now = time.monotonic()

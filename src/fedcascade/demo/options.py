@@ -13,9 +13,14 @@ COUNT = whole_numbers(1)
 class DemoSettings(Checked):
     """The simulated users of a demo."""
 
+    policy: str = constant("population", "Policy of the server")
+    other: str = constant("none", "Second policy, shown beside the first with the same users; or none")
+    beta: float | None = constant(None, "beta of both policies. [default: their own]", NONNEGATIVE)
+    alpha_c: float = constant(0.5, "alpha_c of both policies: small values make many exchanges", NONNEGATIVE)
+    alpha_d: float | None = constant(None, "alpha_d of both policies. [default: their own]", NONNEGATIVE)
     users: int = constant(40, "Number of simulated users, each with an agent", COUNT)
     clusters: int = constant(5, "Number of clusters, at most 6", COUNT)
-    rounds: int = constant(20_000, "T, how many rounds to play", COUNT)
+    rounds: int = constant(1_000_000, "T, how many rounds to play", COUNT)
     pace: float = constant(100.0, "Initial rounds per second; the page can change it", NONNEGATIVE)
     seed: int = constant(1, "Seed of the environment: users, films and clicks", whole_numbers(0))
     drift: bool = constant(False, "Add a button that makes half of the users drift")

@@ -1,7 +1,10 @@
 """The server of a demo: the service, with endpoints for the pace and the shop window."""
 
 import asyncio
+import signal
 from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 from typing import Annotated
 
 import msgspec
@@ -10,11 +13,15 @@ from msgspec import Meta
 
 from fedcascade.demo.catalogue import ATTRIBUTES, draw_films
 from fedcascade.demo.live import Demo
-from fedcascade.service.dashboard.routes import read_json, require_viewer, send_asset, send_json
+from fedcascade.service.dashboard.routes import read_json, require_viewer, send_json
+from fedcascade.service.dashboard.static_files import StaticFile, build_script, name_agent, read_asset
 from fedcascade.service.serve import serve
 from fedcascade.service.server.app import Extension, get_service
 from fedcascade.service.server.serve import ServerSettings
 from fedcascade.service.server.service import HttpRequest, Service
+
+DASHBOARD = "fedcascade.service.dashboard"
+RESTART_SECONDS = 0.2  # after the answer to a request for it
 
 
 class Pace(msgspec.Struct, forbid_unknown_fields=True):
@@ -34,15 +41,21 @@ async def _get_demo(request: HttpRequest) -> Demo:
 
 
 @get("/shop")
-async def show_shop_page() -> Response[bytes]:
+async def show_shop_page(request: HttpRequest) -> Response[bytes]:
     """Send the page of the shop window."""
-    return send_asset(__package__, "shop.html")
+    return _name_agent(read_asset(__package__, "shop.html")).send(request)
 
 
 @get("/live/assets/shop.js")
-async def show_shop_script() -> Response[bytes]:
+async def show_shop_script(request: HttpRequest) -> Response[bytes]:
     """Send the script of the shop window."""
-    return send_asset(__package__, "shop.js")
+    return _name_agent(build_script("shop", __package__, DASHBOARD)[0]).send(request)
+
+
+@cache
+def _name_agent(file: StaticFile) -> StaticFile:
+    """Replace the address of the agent by one that a browser may cache for good."""
+    return replace(file, body=file.body.replace(b"/agent/index.js", f"/agent/{name_agent()}".encode()))
 
 
 @put("/live/demo")
@@ -51,6 +64,21 @@ async def set_pace(request: HttpRequest) -> Response[bytes]:
     demo = await _get_demo(request)
     demo.set_pace((await read_json(request, Pace)).pace)
     return send_json(demo.describe_progress())
+
+
+class Restart(msgspec.Struct, forbid_unknown_fields=True):
+    """Settings of the next demo, by name; others stay as they are."""
+
+    settings: dict[str, str | int | float | bool | None]
+
+
+@post("/live/restart", status_code=202)
+async def restart_demo(request: HttpRequest) -> Response[bytes]:
+    """Start another demo, with other settings: stop this server, whose command starts the next one."""
+    demo = await _get_demo(request)
+    await asyncio.to_thread(demo.restart, (await read_json(request, Restart)).settings)
+    asyncio.get_running_loop().call_later(RESTART_SECONDS, signal.raise_signal, signal.SIGINT)
+    return send_json({"run": demo.describe_progress()["run"]})
 
 
 @post("/live/changes", status_code=202)
@@ -82,7 +110,7 @@ async def admit_visitor(request: HttpRequest) -> Response[bytes]:
     return send_json({"token": await asyncio.to_thread(demo.create_visitor_token)})
 
 
-ROUTES = (show_shop_page, show_shop_script, set_pace, change_minds, show_films, admit_visitor)
+ROUTES = (show_shop_page, show_shop_script, set_pace, restart_demo, change_minds, show_films, admit_visitor)
 
 
 def serve_demo(settings: ServerSettings, announce: Callable[[str], None], demo: Demo) -> None:

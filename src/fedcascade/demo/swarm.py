@@ -38,6 +38,7 @@ ANSWER_SECONDS = 60.0
 MOST_TOKENS = 10_000
 SERIES = "this run"
 MEASURE_SECONDS = 0.5
+MOST_PER_DOUBLING = 400  # reports while the time of a run doubles
 
 
 class SwarmAgent(Protocol):
@@ -75,7 +76,7 @@ def run_swarm(
     oracle: Oracle = BEST_FOUR,
     connect_agents: ConnectAgents | None = None,
     after_round: AfterRound | None = None,
-    on_prior: Callable[[int], None] | None = None,
+    on_ready: Callable[[Sequence[SwarmAgent]], None] | None = None,
 ) -> Trace:
     """Play a simulation with agents of a server, by the policy that the server announces.
 
@@ -87,7 +88,7 @@ def run_swarm(
         oracle: chooses lists; by default the best four items.
         connect_agents: enrols agents of another kind, with a token each.
         after_round: called after every round with the totals so far; the swarm waits for it.
-        on_prior: called before the first round with the number of agents that start from the server's prior.
+        on_ready: called before the first round with the agents, one for each user.
     """
     write_log, terms = _prepare_log(options.log), fetch_terms(operator.transport)
     floor, asked = options.get_min_observations(terms.dimension), terms.min_observations
@@ -112,8 +113,8 @@ def run_swarm(
             yield [pool.get(str(user)) for user in range(users)], lambda: wait_for_pool(pool)
 
     with (connect_agents or open_pool)(create_tokens(operator, users), problem) as (agents, wait_for_all):
-        if on_prior is not None:
-            on_prior(sum(agent.has_prior for agent in agents))
+        if on_ready is not None:
+            on_ready(agents)
         for t in range(1, options.rounds + 1):
             _play_round(environment, oracle, agents, recorder, t, lockstep=options.lockstep)
             if t == recorder.stops[len(recorder.curve)]:
@@ -210,15 +211,16 @@ class RegretReporter:
 
     def __init__(self, operator: OperatorClient) -> None:
         self._operator = operator
-        self._due = 0.0
+        self._due, self._begun = 0.0, time.monotonic()
         self._accepted = self._send(fresh=True)
 
-    def report_round(self, t: int, recorder: Recorder, baselines: Mapping[str, float] = {}) -> None:
-        """Report the totals of a recorder after a round, and the regrets of baselines by name."""
+    def report_round(self, t: int, recorder: Recorder, measure: Callable[[], Mapping[str, float]] = dict) -> None:
+        """Report the totals of a recorder after a round, and other measures by name."""
         if self._accepted and (t == recorder.rounds or time.monotonic() >= self._due):
-            self._due = time.monotonic() + MEASURE_SECONDS
+            now = time.monotonic()
+            self._due = now + max(MEASURE_SECONDS, (now - self._begun) / MOST_PER_DOUBLING)  # rarer in a long run
             measured = (SERIES, t, recorder.regret, recorder.reward)
-            self._send(measured, *((name, t, lost, 0) for name, lost in baselines.items()))
+            self._send(measured, *((name, t, value, 0) for name, value in measure().items()))
 
     def _send(self, *measures: tuple[str, int, float, int], fresh: bool = False) -> bool:
         """Send a report; return False if the server refused it, without stopping the swarm."""

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import fields
 from typing import Self
 
 import numpy as np
@@ -40,7 +41,7 @@ class Clustered:
         catalogue: NDArray[np.float32] | None = None,
         link: Logistic | None = None,
     ) -> None:
-        self.seed = np.uint64(seed)
+        self.seed, self.options = np.uint64(seed), options
         self.behaviour: Behaviour | None = None  # None is the cascade
         if options.clicks != "cascade":
             level = {} if options.click_level is None else {"level": options.click_level}
@@ -57,6 +58,13 @@ class Clustered:
         require(offered == 0 or most <= offered, f"items must be <= {offered}, the size of the catalogue, got {most}")
         self._arrival_weights = compute_arrival_weights(self.users, options.arrivals)
         self._arrival_steps = first, compute_arrival_steps(self._arrival_weights * first.present)
+
+    def __repr__(self) -> str:
+        shown = {name: getattr(self.options, name) for name in ("users", "clusters", "dimension", "items")}
+        values = {each: getattr(self.options, each.name) for each in fields(self.options)}
+        shown |= {each.name: value for each, value in values.items() if value != each.default}
+        words = [f"{name}={value!r}" for name, value in shown.items()]
+        return f"{type(self).__name__}({', '.join([*words, f'seed={self.seed}'])})"
 
     @property
     def has_changes(self) -> bool:

@@ -33,6 +33,8 @@ class Ratings(Clustered):
     ((20, 5), [0, 1, 2])
     """
 
+    options: RatingsOptions
+
     def __init__(
         self, ratings: Triplets, options: RatingsOptions | None = None, *, seed: int = 0, **changes: Any
     ) -> None:
@@ -42,7 +44,7 @@ class Ratings(Clustered):
         assert isinstance(clusters, int)
         require(clusters <= users, f"clusters must be <= users ({users}), got {clusters}")
         check_seed(seed)
-        self.options = options
+        self.ratings = ratings
         vectors = _compute_vectors(ratings, options)
         available = len(vectors.users)
         require(users <= available, f"users must be <= {available}, the users of the ratings, got {users}")
@@ -64,6 +66,10 @@ class Ratings(Clustered):
         shelf = round_to_grid(np.ascontiguousarray(catalogue.T)) if has_catalogue else None
         super().__init__(options, seed=seed, history=history, lifted=lifted, catalogue=shelf)
         self.singular_values = vectors.singular_values
+
+    def with_seed(self, seed: int) -> "Ratings":
+        """Return an environment of the same ratings and options, with other sampled users and other rounds."""
+        return Ratings(self.ratings, self.options, seed=seed)
 
     @classmethod
     def from_matrix(cls, matrix: NDArray[np.float64], **options: Any) -> Self:

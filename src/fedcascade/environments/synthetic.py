@@ -35,6 +35,8 @@ class Synthetic(Clustered):
     ((5, 3), [0, 0, 1, 1])
     """
 
+    options: SyntheticOptions
+
     def __init__(self, options: SyntheticOptions | None = None, *, seed: int = 0, **changes: Any) -> None:
         options = replace(options or SyntheticOptions(), **changes)
         check_seed(seed)
@@ -64,6 +66,10 @@ class Synthetic(Clustered):
         link = LOGISTIC if options.features == "logistic" else None
         super().__init__(options, seed=seed, history=history, lifted=lifted, link=link)
         self.categories, self.has_costs = options.categories or 0, options.costs
+
+    def with_seed(self, seed: int) -> "Synthetic":
+        """Return an environment with the same options, and other users, items and clicks."""
+        return Synthetic(self.options, seed=seed)
 
 
 def _check_drift(options: SyntheticOptions, clusters: int, tastes: int, free: int) -> None:

@@ -9,7 +9,7 @@ Each estimator is a ratio of two sums over lists. Intervals resample users, beca
 - ``cascade-dr``: Kiyohara et al. (2022). Applies these weights to the residuals of a model of attraction.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -94,36 +94,51 @@ def divide(numerators: Values, denominators: Values) -> Values:
 
 
 def compute_intervals(
-    numerators: Values, denominators: Values, *, level: float = 0.95, resamples: int = 1000, seed: int = 0
+    numerators: Values,
+    denominators: Values,
+    *,
+    contrasts: Sequence[tuple[int, int]] = (),
+    level: float = 0.95,
+    resamples: int = 1000,
+    seed: int = 0,
 ) -> Values:
-    """Compute the ends (estimators, 2) of intervals of ratios of sums over users (users, estimators).
+    """Compute the ends (estimates, 2) of intervals of ratios of sums over users (users, estimates).
 
     Uses the bootstrap-t: dividing each resampled difference by its own standard error gives asymmetric intervals of
     skewed estimates, such as those with few large weights. NaN with too few users, or too few with a denominator.
+    For each pair of ``contrasts`` follows the interval of the difference of two ratios, with the same users in both.
     """
     users = len(numerators)
+    count = numerators.shape[1] + len(contrasts)
     if users < FEWEST_USERS:
-        return np.full((numerators.shape[1], 2), np.nan)
-    parts = numerators, denominators, numerators**2, numerators * denominators, denominators**2
-    ratio, error = _measure(np.ones(users), parts)
-    steps = np.empty((resamples, ratio.size))
+        return np.full((count, 2), np.nan)
+    parts = numerators, denominators, np.array(contrasts, np.int64).reshape(-1, 2)
+    ratio, error = _measure(np.ones(users), *parts)
+    steps = np.empty((resamples, count))
     for number in range(resamples):
         drawn = (uniforms(seed, RESAMPLE, number, users) * users).astype(np.int64)
-        resampled, own_error = _measure(np.bincount(drawn, minlength=users).astype(np.float64), parts)
+        resampled, own_error = _measure(np.bincount(drawn, minlength=users).astype(np.float64), *parts)
         steps[number] = divide(resampled - ratio, own_error)
     tail = (1.0 - level) / 2.0
-    ends = np.full((ratio.size, 2), np.nan)
-    for place in range(ratio.size):
+    ends = np.full((count, 2), np.nan)
+    for place in range(count):
         known = steps[np.isfinite(steps[:, place]), place]
         if known.size > 0.9 * resamples:
             ends[place] = ratio[place] - np.quantile(known, [1.0 - tail, tail]) * error[place]
+    for place, pair in enumerate(contrasts, numerators.shape[1]):
+        ends[place] = np.where(np.isnan(ends[list(pair)]).any(), np.nan, ends[place])
     return ends
 
 
-def _measure(times: NDArray[np.float64], parts: tuple[Values, ...]) -> tuple[Values, Values]:
-    """Return ratios and their standard errors; ``times`` is the multiplicity of each user."""
-    above, below, squares, products, own = (times @ part for part in parts)
-    ratio = divide(above, below)
-    spread = np.maximum(squares - 2.0 * ratio * products + ratio**2 * own, 0.0)
+def _measure(
+    times: NDArray[np.float64], numerators: Values, denominators: Values, contrasts: NDArray[np.int64]
+) -> tuple[Values, Values]:
+    """Return ratios, then contrasts, and their standard errors; ``times`` is the multiplicity of each user."""
+    below = times @ denominators
+    ratio = divide(times @ numerators, below)
+    influence = divide(numerators - ratio * denominators, np.broadcast_to(below, numerators.shape))
+    one, other = contrasts.T
+    ratio = np.concatenate([ratio, ratio[one] - ratio[other]])
+    influence = np.concatenate([influence, influence[:, one] - influence[:, other]], axis=1)
     users = times.sum()
-    return ratio, divide(np.sqrt(spread * users / (users - 1.0)), below)
+    return ratio, np.sqrt(times @ influence**2 * users / (users - 1.0))

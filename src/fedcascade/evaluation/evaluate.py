@@ -1,15 +1,16 @@
 """Evaluation of policies on a log: learning from its first part, estimates of rewards on the rest."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.checks import SHARE, Range, one_of, require, require_known, whole_numbers
 from fedcascade.constants import Checked, constant
-from fedcascade.data.logs.reader import Log
+from fedcascade.data.logs.reader import open_log
 from fedcascade.evaluation.estimators import (
     ESTIMATORS,
     LOGGED_MEAN,
@@ -20,9 +21,10 @@ from fedcascade.evaluation.estimators import (
 )
 from fedcascade.evaluation.fit import FrozenPolicy, fit_attraction, freeze_policy, sum_first
 from fedcascade.evaluation.rating import rate_log
-from fedcascade.federation.policies import Policy
+from fedcascade.federation.policies import DEFAULT_POLICY, Policy, get_policy
 from fedcascade.learning.click_log import MISSING, ClickLog
-from fedcascade.learning.oracles import Oracle
+from fedcascade.learning.log_sums import LogSums
+from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.numerics.jit import jit
 from fedcascade.numerics.streams import REPLAY, uniform
 
@@ -80,11 +82,57 @@ class Estimate:
 
 
 @dataclass(frozen=True)
+class Difference:
+    """The estimated reward per list of a policy minus that of ``baseline``, with a 95% interval paired by user."""
+
+    policy: str
+    baseline: str
+    estimator: str
+    value: float
+    low: float
+    high: float
+
+    def format(self) -> tuple[str, ...]:
+        """Return the cells of a row of a table."""
+        interval = "" if math.isnan(self.low) else f"{self.low:+.4f} to {self.high:+.4f}"
+        return f"{self.policy} - {self.baseline}", f"{self.value:+.4f}", interval
+
+
+@dataclass(frozen=True)
 class Evaluation:
-    """The estimates, and the reasons why other estimators do not apply."""
+    """The estimates, the differences between policies, and the reasons why other estimators do not apply."""
 
     estimates: tuple[Estimate, ...]
     refusals: dict[str, str]
+    differences: tuple[Difference, ...] = ()
+
+    @property
+    def believed(self) -> str | None:
+        """The estimator to believe; None if each needs an assumption that a log cannot show."""
+        return next((name for name in BELIEVED if any(row.estimator == name for row in self.estimates)), None)
+
+    @property
+    def advice(self) -> str:
+        """One sentence about which estimator to believe, and why."""
+        name = self.believed
+        if name is None:
+            return ADVICE[None]
+        least = min(row.effective for row in self.estimates if row.estimator == name)
+        few = f" It rests on {least:,.0f} effective lists, which is few." if least < FEW_LISTS else ""
+        return f"Believe {name}: {ADVICE[name]}{few}"
+
+
+BELIEVED = ("cascade-dr", "rips", "snips", "ips")  # the first that was computed
+FEW_LISTS = 100
+ADVICE = {
+    "cascade-dr": "propensities correct the errors of its model, if users read from the top (fedcascade data clicks);"
+    " dm has no such correction, and its interval leaves out the error of its model.",
+    "rips": "it needs right propensities, and users that read from the top (fedcascade data clicks).",
+    "snips": "it needs right propensities, and no model of users.",
+    "ips": "it needs right propensities, and no model of users.",
+    None: "Believe none blindly: replay is right only if the logger chose uniformly at random, and dm only if its model"
+    " is right. Log the propensities of shown items.",
+}
 
 
 def find_refusals(log: ClickLog, reward: str) -> dict[str, str]:
@@ -141,17 +189,35 @@ class Totals:
     def parts(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         return self.numerators, self.denominators
 
-    def estimate(self, policy: str, *, resamples: int, seed: int) -> Iterator[Estimate]:
-        """Yield estimates with intervals, from the users of the evaluated part."""
-        present = self.denominators.any(axis=1) | self.numerators.any(axis=1)
-        above, below = self.numerators[present], self.denominators[present]
-        ends = compute_intervals(above, below, resamples=resamples, seed=seed)
-        values = divide(above.sum(axis=0), below.sum(axis=0))
+    def count_effective(self, estimator: str) -> float:
+        """Return the effective number of lists of an estimator."""
         share = self.weight**2 / self.square if self.square else 0.0
-        for place, name in enumerate(self.estimators):
-            effective = {"replay": float(self.accepted), "dm": np.nan, AVERAGE: float(self.lists)}.get(name, share)
-            low, high = ends[place].tolist()
-            yield Estimate(policy, name, float(values[place]), low, high, effective, self.lists)
+        return {"replay": float(self.accepted), "dm": math.nan, AVERAGE: float(self.lists)}.get(estimator, share)
+
+
+def summarise(totals: Mapping[str, Totals], refusals: dict[str, str], options: EvaluationOptions) -> Evaluation:
+    """Compute estimates, differences and their intervals from the totals of the log and of each policy."""
+    rows = [(policy, estimator) for policy, total in totals.items() for estimator in total.estimators]
+    above, below = (
+        np.concatenate([total.parts[part] for total in totals.values()], axis=1) for part in range(2)
+    )  # all with the same users
+    first = next((policy for policy in totals if policy != LOGGED), LOGGED)
+    pairs = [(policy, estimator, LOGGED, AVERAGE) for policy, estimator in rows if policy != LOGGED]
+    pairs += [(policy, name, first, name) for policy, name in rows if policy not in (LOGGED, first)]
+    contrasts = [(rows.index((one, name)), rows.index((other, base))) for one, name, other, base in pairs]
+    present = below.any(axis=1)
+    sampling = {"resamples": options.resamples, "seed": options.seed}
+    ends = compute_intervals(above[present], below[present], contrasts=contrasts, **sampling)
+    values = divide(above.sum(axis=0), below.sum(axis=0))
+    estimates = []
+    for (policy, name), value, (low, high) in zip(rows, values.tolist(), ends[: len(rows)].tolist(), strict=True):
+        total = totals[policy]
+        estimates.append(Estimate(policy, name, value, low, high, total.count_effective(name), total.lists))
+    differences = tuple(
+        Difference(pair[0], pair[2], pair[1], float(values[one] - values[other]), *ends[len(rows) + place].tolist())
+        for place, (pair, (one, other)) in enumerate(zip(pairs, contrasts, strict=True))
+    )
+    return Evaluation(tuple(estimates), refusals, differences)
 
 
 def evaluate_frozen(
@@ -162,30 +228,32 @@ def evaluate_frozen(
     options: EvaluationOptions = PLAIN,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Evaluate frozen policies on batches of a log, each with the number of its first row."""
+    """Evaluate frozen policies on batches of a log, each with the number of its first row.
+
+    ``model`` is that of ``fit_attraction``, or two of them, of which each list uses that of the other fold.
+    """
     require(len(policies) > 0, "policies must hold at least one policy")
-    reward, seed = options.reward, options.seed
-    totals: list[Totals] = []
-    logged = Totals([AVERAGE])
+    names = [policy.name for policy in policies]
+    require(len(set(names)) == len(names), f"policies must have different names, got {', '.join(names)}")
+    seed = np.uint64(options.seed)
+    totals: dict[str, Totals] = {}
     refusals: dict[str, str] = {}
     for first, batch in batches:
         if not totals:
-            refusals = find_refusals(batch, reward)
+            refusals = find_refusals(batch, options.reward)
             chosen = choose_estimators(options.estimators, refusals)
-            totals = [Totals(chosen) for _ in policies]
-        draws = draw_replay(np.uint64(seed), first, len(batch))
-        for policy, total in zip(policies, totals, strict=True):
-            ratings = rate_log(policy, model, batch, table, first_row=first, threads=options.threads)
-            evidence = gather_evidence(batch, ratings, draws, reward=reward)
-            total.add(batch.users, evidence)
-        logged.add(batch.users, evidence)
+            totals = {LOGGED: Totals([AVERAGE])} | {name: Totals(chosen) for name in names}
+        draws = draw_replay(seed, first, len(batch))
+        folds = draw_folds(seed, first, len(batch)) if model.ndim == 3 else None
+        for policy in policies:
+            ratings = rate_log(policy, model, batch, table, folds=folds, first_row=first, threads=options.threads)
+            evidence = gather_evidence(batch, ratings, draws, reward=options.reward)
+            totals[policy.name].add(batch.users, evidence)
+        totals[LOGGED].add(batch.users, evidence)
         if progress is not None:
             progress(first + len(batch))
     require(len(totals) > 0, "no list of the log is left to evaluate: lower the share for learning")
-    estimates: list[Estimate] = []
-    for name, total in [(LOGGED, logged), *zip((policy.name for policy in policies), totals, strict=True)]:
-        estimates += total.estimate(name, resamples=options.resamples, seed=seed)
-    return Evaluation(tuple(estimates), refusals)
+    return summarise(totals, refusals, options)
 
 
 @jit
@@ -195,6 +263,31 @@ def draw_replay(seed: np.uint64, first: int, count: int) -> NDArray[np.float64]:
     for row in range(count):
         draws[row] = uniform(seed, REPLAY, first + row, 0)
     return draws
+
+
+@jit
+def draw_folds(seed: np.uint64, first: int, count: int) -> NDArray[np.int64]:
+    """Draw the fold, 0 or 1, of each row of a log from ``first`` on."""
+    folds = np.empty(count, np.int64)
+    for row in range(count):
+        folds[row] = 1 if uniform(seed, REPLAY, first + row, 1) < 0.5 else 0
+    return folds
+
+
+def fit_folds(
+    batches: Iterator[tuple[int, ClickLog]], d: int, table: NDArray[np.float32] | None, seed: int
+) -> NDArray[np.float64]:
+    """Fit a model of attraction for the lists of each fold, (2, users + 1, d), from the lists of the other fold.
+
+    No list is rated by a model that has seen it, nor by one that has learned from the lists that a policy learned from.
+    """
+    sums = LogSums(d), LogSums(d)
+    for first, batch in batches:
+        folds = draw_folds(np.uint64(seed), first, len(batch))
+        for fold in range(2):
+            sums[1 - fold].add(batch.select(folds == fold), table)
+    users = max(each.users for each in sums)
+    return np.stack([fit_attraction(each, users=users) for each in sums])
 
 
 def choose_estimators(wanted: Sequence[str] | None, refusals: dict[str, str]) -> list[str]:
@@ -208,30 +301,44 @@ def choose_estimators(wanted: Sequence[str] | None, refusals: dict[str, str]) ->
 
 
 def evaluate(
-    log: Log,
-    policies: Sequence[Policy],
-    oracle: Oracle,
+    log: Any,
+    policies: Sequence[str | Policy] = (DEFAULT_POLICY,),
+    oracle: Oracle | None = None,
     *,
+    items: Any = None,
     options: EvaluationOptions = PLAIN,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Let policies learn from the first share of a log, and estimate their rewards on the rest.
 
+    Lists are taken in order of time, where a log has it. The model of ``dm`` and ``cascade-dr`` is cross-fitted on the
+    rest of the log, so that it shares no list with a policy.
+
     Args:
-        log: the result of ``read_log``.
-        policies: each is frozen after the first part.
-        oracle: chooses lists from scores: top-k, plackett-luce or epsilon.
+        log: the result of ``read_log``, a path, a table of pandas or polars, a mapping of columns, or a ``ClickLog``.
+        policies: names or ``Policy`` objects; each is frozen after the first part.
+        oracle: chooses lists from scores: top-k, plackett-luce or epsilon. As long as the first list and top-k if None.
+        items: the features of items, as for a ``Ranker``; not for a result of ``read_log``.
         options: the share for learning, the estimators, the reward and the intervals.
         progress: called with the number of lists done.
+
+    >>> log = {"user": ["a", "b"] * 6, "items": [["tea", "milk"], ["milk", "tea"]] * 6, "clicks": [[0], []] * 6}
+    >>> table = {"item": ["tea", "milk"], "warm": [0.9, 0.1], "white": [0.0, 0.9]}
+    >>> found = evaluate(log, ["fedind"], items=table, options=EvaluationOptions(resamples=10))
+    >>> [(row.policy, row.estimator, row.lists) for row in found.estimates]
+    [('logged', 'average', 6), ('fedind', 'replay', 6), ('fedind', 'dm', 6)]
     """
+    log = open_log(log, items=items)
+    chosen = [get_policy(policy) if isinstance(policy, str) else policy for policy in policies]
+    oracle = TopK(length=next(log.batches(1)).items.shape[1]) if oracle is None else oracle
     lists = log.count()
     split = int(options.train * lists)
     require(0 < split < lists, f"train must leave lists on both sides of {lists:,}, got {options.train}")
     sums = sum_first(log, split)
-    frozen = [freeze_policy(policy, sums, oracle) for policy in policies]
+    frozen = [freeze_policy(policy, sums, oracle) for policy in chosen]
     table = None if log.table is None else log.table.features
-    rest = skip_rows(log.batches(), split)
-    return evaluate_frozen(rest, frozen, fit_attraction(sums), table, options, progress)
+    model = fit_folds(skip_rows(log.batches(), split), sums.dimension, table, options.seed)
+    return evaluate_frozen(skip_rows(log.batches(), split), frozen, model, table, options, progress)
 
 
 def skip_rows(batches: Iterator[ClickLog], rows: int) -> Iterator[tuple[int, ClickLog]]:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from fedcascade.checks import require
 from fedcascade.data.logs.reader import Log
 from fedcascade.federation.agent import Agent
-from fedcascade.federation.messages import Download
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.server import Server
 from fedcascade.federation.warm_start import warm_server
@@ -110,13 +109,13 @@ def freeze_policy(policy: Policy, sums: LogSums, oracle: Oracle, *, with_prior: 
     else:
         server, downloads = warm_server(fitted, sums)
         newcomer = prior_for_newcomer(server, sums) if with_prior else nothing
-        known = [*(download.statistics for download in downloads), newcomer]
+        known = [*(statistics for _, statistics in downloads), newcomer]
     d, kept = sums.dimension, len(known)
     theta, root, beta = np.empty((kept, d)), np.empty((kept, d, d)), np.empty(kept)
     for user, statistics in enumerate(known):
         agent = Agent(id=user, policy=fitted, problem=problem, oracle=oracle)
         agent.learn_before(sums[user] if user < sums.users else nothing)
-        agent.receive(Download(agent=user, statistics=statistics, rounds=rounds, agents=sums.users))
+        agent.receive(statistics)
         decision = agent.state.decision
         theta[user], root[user], beta[user] = decision.theta, decision.root, agent.beta
     kind, level = lower_exploration(oracle)
@@ -129,20 +128,21 @@ def prior_for_newcomer(server: Server, sums: LogSums) -> Statistics:
 
     Policies with ``Trust`` weigh only the server's prior.
     """
-    prior = server.make_prior(sums.users)
+    prior = server.groups.prior_for_newcomer()
     if prior is not None:
-        return prior.statistics
+        return prior
     return Statistics.zero(sums.dimension) if server.policy.trust is not None else sums.total()
 
 
-def fit_attraction(sums: LogSums, lambda_: float = 1.0) -> NDArray[np.float64]:
+def fit_attraction(sums: LogSums, lambda_: float = 1.0, *, users: int | None = None) -> NDArray[np.float64]:
     """Fit a model of attraction for each user, (users + 1, d): a ridge around the pooled theta, which is the last row.
 
-    The direct method and the doubly robust estimator use it as their baseline.
+    The direct method and the doubly robust estimator use it as their baseline. ``users`` counts users without lists.
     """
     pooled = Ridge(sums.total(), lambda_).theta
     rows = [
         pooled + Ridge(Statistics(gram, moment - gram @ pooled, 0, 0, 0), lambda_).theta
         for gram, moment in zip(sums.gram[: sums.users], sums.moment[: sums.users], strict=True)
     ]
-    return np.stack([*rows, pooled])
+    others = 1 if users is None else users - sums.users + 1
+    return np.stack([*rows, *[pooled] * others])

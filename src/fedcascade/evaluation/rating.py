@@ -35,6 +35,7 @@ class _Arrays(NamedTuple):
     beta: NDArray[np.float64]
     model: NDArray[np.float64]
     users: NDArray[np.int64]
+    modelled: NDArray[np.int64]  # the row of the model for each list
     places: NDArray[np.int64]
     lengths: NDArray[np.int64]
     offers: NDArray[np.int64]
@@ -51,14 +52,20 @@ def rate_log(
     log: ClickLog,
     table: NDArray[np.float32] | None,
     *,
+    folds: NDArray[np.int64] | None = None,
     first_row: int = 0,
     threads: int = 2,
 ) -> RatedLists:
-    """Rate every row of a batch; ``first_row`` is its position in the log, which seeds the sampled lists."""
-    arrays = _gather(policy, model, log, table)
+    """Rate every row of a batch; ``first_row`` is its position in the log, which seeds the sampled lists.
+
+    ``model`` has a row for each user and a last one for others; with ``folds``, one such table for each fold.
+    """
+    stacked = np.zeros(len(log), np.int64) if folds is None else folds * model.shape[-2]
+    modelled = stacked + np.minimum(log.users, model.shape[-2] - 1)
+    arrays = _gather(policy, model.reshape(-1, model.shape[-1]), modelled, log, table)
     n, positions = log.items.shape
     ratings = RatedLists(np.ones((n, positions)), np.zeros((n, positions)), np.zeros((n, positions)), np.empty(n))
-    order = np.argsort(arrays.users, kind="stable")  # so that scores of a table are computed once per user
+    order = np.lexsort((modelled, arrays.users))  # so that scores of a table are computed once per user and fold
     samples = 1 if policy.kind == 0 else SAMPLES
     with ThreadPoolExecutor(max(1, threads)) as pool:
         parts = np.array_split(order, max(1, threads))
@@ -67,7 +74,11 @@ def rate_log(
 
 
 def _gather(
-    policy: FrozenPolicy, model: NDArray[np.float64], log: ClickLog, table: NDArray[np.float32] | None
+    policy: FrozenPolicy,
+    model: NDArray[np.float64],
+    modelled: NDArray[np.int64],
+    log: ClickLog,
+    table: NDArray[np.float32] | None,
 ) -> _Arrays:
     require(
         log.features is None or log.offered is not None,
@@ -93,6 +104,7 @@ def _gather(
         beta=policy.beta,
         model=model,
         users=users,
+        modelled=modelled,
         places=find_places(log),
         lengths=log.lengths,
         offers=offers,
@@ -108,17 +120,17 @@ def _gather(
 def rate_rows(rows: NDArray[np.intp], arrays: _Arrays, samples: int, first_row: int, ratings: RatedLists) -> None:
     """Fill the ratings of some rows, sorted by user."""
     kind, level = arrays.kind, arrays.level
-    last_user, scores, weights = -1, np.empty(0), np.empty(0)
+    last_user, last_model, scores, weights = -1, -1, np.empty(0), np.empty(0)
     for row in rows:
-        user, offers = arrays.users[row], arrays.offers[row]
+        user, model, offers = arrays.users[row], arrays.modelled[row], arrays.offers[row]
         is_table = arrays.table.shape[1] > 0
-        if not is_table or user != last_user:
+        if not is_table or user != last_user or model != last_model:
             columns = arrays.table if is_table else np.ascontiguousarray(arrays.features[row, :offers].T)
             scores = compute_ucb_scores(arrays.theta[user], arrays.root[user], arrays.beta[user], columns)
-            weights = compute_means(arrays.model[user], columns)
+            weights = compute_means(arrays.model[model], columns)
             for item in range(offers):
                 weights[item] = min(max(weights[item], 0.0), 1.0)
-            last_user = user
+            last_user, last_model = user, model
         places = arrays.places[row, : arrays.lengths[row]]
         rate_list(arrays, scores, weights, places, row, ratings)
         ratings.direct[row] = 0.0

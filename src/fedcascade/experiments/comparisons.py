@@ -1,68 +1,17 @@
-"""Means over independent runs and comparisons of policies, with their 95% intervals.
-
-Every ± in a table, a report or a JSON file is the half-width of an interval of this module.
-"""
+"""Comparisons of policies in the runs of plans, with their 95% intervals."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import inf, isfinite, nan, sqrt
-from statistics import mean, stdev
+from math import isfinite
 from typing import NamedTuple
 
 import polars as pl
 
 from fedcascade.experiments.plan import NamedEnvironment, Plan, select_policies
 from fedcascade.experiments.results import Results
+from fedcascade.intervals import Interval, estimate_ratio
 
 HEADER = ("quantity", "where", "against", "share", "95% interval")
 TOTALS = {"exchanges": "exchanges", "newcomer_regret": "regret of newcomers in their first rounds"}
-# The 97.5% quantiles of Student's t for 1, 2, ... degrees of freedom.
-_STUDENT = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
-    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)
-
-
-class Interval(NamedTuple):
-    """The mean of independent runs, and half the width of its 95% interval."""
-
-    mean: float
-    half_width: float
-    runs: int
-
-    @property
-    def low(self) -> float:
-        return self.mean - self.half_width
-
-    @property
-    def high(self) -> float:
-        return self.mean + self.half_width
-
-
-def estimate_mean(values: Sequence[float]) -> Interval:
-    """Return the mean of values with its 95% interval by Student's t, which is infinite for a single value.
-
-    >>> estimate_mean([1.0, 2.0, 3.0])
-    Interval(mean=2.0, half_width=2.48..., runs=3)
-    """
-    runs = len(values)
-    if runs < 2:
-        return Interval(mean(values) if values else nan, inf, runs)
-    quantile = _STUDENT[min(runs - 1, len(_STUDENT)) - 1]
-    return Interval(mean(values), quantile * stdev(values) / sqrt(runs), runs)
-
-
-def estimate_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Interval:
-    """Return the ratio of two means over paired runs, with the interval of its linear approximation.
-
-    >>> estimate_ratio([1.0, 2.0, 3.0], [2.0, 4.0, 6.0])
-    Interval(mean=0.5, half_width=0.0, runs=3)
-    """
-    if not any(denominators):
-        return Interval(inf, inf, len(numerators))
-    centre = mean(numerators) / mean(denominators)
-    pairs = zip(numerators, denominators, strict=True)
-    return estimate_mean([centre + (above - centre * below) / mean(denominators) for above, below in pairs])
 
 
 class Comparison(NamedTuple):
@@ -74,7 +23,7 @@ class Comparison(NamedTuple):
     share: Interval
 
     def format(self) -> tuple[str, ...]:
-        """Return the cells of a line of a table; a single run has no interval."""
+        """Return the cells of a line of a table; few runs have no interval."""
         low, high = f"{self.share.low:.2f}", f"{self.share.high:.2f}"
         interval = f"{low} to {high}" if isfinite(self.share.half_width) else "-"
         return self.quantity, self.where, self.against, f"{self.share.mean:.2f}", interval

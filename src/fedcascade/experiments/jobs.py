@@ -1,6 +1,7 @@
 """A job: one run as a plain value that any process on any machine can compute, with the same result."""
 
 import hashlib
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ from fedcascade import __version__
 from fedcascade.checks import require
 from fedcascade.environments.clustered import Clustered
 from fedcascade.evaluation.simulated import learn_from_random_lists
+from fedcascade.experiments.own_policies import find_policy
 from fedcascade.experiments.plan import (
     EnvironmentSpec,
     NamedEnvironment,
@@ -20,13 +22,13 @@ from fedcascade.experiments.plan import (
     select_policies,
     to_field_names,
 )
-from fedcascade.federation.policies import get_policy
 from fedcascade.learning.named_oracles import build_oracle
-from fedcascade.simulation.engines import simulate_in_turns, simulate_together
+from fedcascade.simulation.engines import simulate_scenario, simulate_together
 from fedcascade.simulation.scenario import Scenario
 from fedcascade.simulation.trace import ARITHMETIC, Trace, summarise
 
 Record = dict[str, Any]
+_NO_SOURCE = b',"source":"","digest":""}'
 
 
 class Job(Struct, frozen=True, kw_only=True):
@@ -45,11 +47,15 @@ class Job(Struct, frozen=True, kw_only=True):
     arithmetic: int = ARITHMETIC
     data: str | None = None
     warm: int = 0  # logged random lists per user
+    source: str = ""  # of a policy that no package offers
+    digest: str = ""
 
     @property
     def key(self) -> str:
         """A name for the result; equal jobs of different plans have equal keys."""
-        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:20]
+        encoded = msgspec.json.encode(msgspec.structs.replace(self, source=""), order="deterministic")
+        without = encoded.removesuffix(_NO_SOURCE)  # as keys were before there were sources
+        return hashlib.sha256(encoded if without == encoded else without + b"}").hexdigest()[:20]
 
 
 class PlannedJob(Struct, frozen=True):
@@ -83,10 +89,12 @@ def _make_job(plan: Plan, environment: NamedEnvironment, policy: PlannedPolicy, 
         rounds=rounds,
         checkpoints=environment.checkpoints or plan.checkpoints,
         list_length=environment.list_length or plan.list_length,
-        oracle=plan.oracle,
-        set_oracle=plan.set_oracle,
+        oracle=policy.oracle or plan.oracle,
+        set_oracle=policy.set_oracle if policy.oracle else plan.set_oracle,
         data=spec.hash_file(),
         warm=policy.warm,
+        source=policy.source,
+        digest=policy.digest,
     )
 
 
@@ -101,15 +109,10 @@ def check_environments(planned_jobs: Sequence[PlannedJob]) -> None:
 
 
 def run_job(job: Job, progress: Callable[[int], None] | None = None) -> Record:
-    """Compute one run on one core."""
-    [record] = run_jobs_in_turns([job], progress)
-    return record
-
-
-def run_jobs_in_turns(jobs: Sequence[Job], progress: Callable[[int], None] | None = None) -> list[Record]:
-    """Compute runs on one core; runs with the same items draw them once."""
-    traces = simulate_in_turns([build_scenario(job) for job in jobs], progress)
-    return [_make_record(job, trace) for job, trace in zip(jobs, traces, strict=True)]
+    """Compute one run on one core; its seconds are processor time."""
+    started = time.process_time()
+    record = _make_record(job, simulate_scenario(build_scenario(job), progress, threads=1))
+    return record | {"seconds": time.process_time() - started}
 
 
 def build_scenario(job: Job) -> Scenario:
@@ -119,7 +122,7 @@ def build_scenario(job: Job) -> Scenario:
     if job.warm:
         require(isinstance(environment, Clustered), f"{type(environment).__name__} cannot make a log to start from")
         warm = learn_from_random_lists(environment, job.warm, list_length=job.list_length)
-    policy = get_policy(job.policy).with_constants(**to_field_names(job.constants))
+    policy = find_policy(job.policy, job.source).with_constants(**to_field_names(job.constants))
     oracle = build_oracle(job.oracle, job.list_length, job.set_oracle)
     return Scenario(environment, policy, job.rounds, oracle, job.checkpoints, warm=warm)
 

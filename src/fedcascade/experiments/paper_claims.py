@@ -11,17 +11,16 @@ from typing import Literal, NamedTuple
 import polars as pl
 
 from fedcascade.checks import require_integer
-from fedcascade.experiments.comparisons import Interval, estimate_mean
 from fedcascade.experiments.plan import Plan, resize_plan
 from fedcascade.experiments.plan_reader import load_builtin_plan, set_ratings_file
 from fedcascade.experiments.results import Results
+from fedcascade.intervals import FEWEST_RUNS, Interval, estimate_mean
 
 Unit = Literal["%", "exchanges", "rounds"]
 Verdict = Literal[
     "confirmed", "smaller than the paper's", "inconclusive", "contradicted", "not judged", "not comparable"
 ]
 
-FEWEST_RUNS = 3  # fewer runs give intervals too wide for a verdict
 POINTS, SHARE = 0.02, 0.25  # a gap may fall short of the paper's by 2 points or 25%, whichever is larger
 WITHIN = 0.05  # a count may differ from the paper's by 5%
 
@@ -34,7 +33,7 @@ NAMES = {
     "fedlinucb": "FedLinUCB",
     "fedind": "FedInd",
 }
-ROUNDS, RUNS, QUICK_RUNS = 1_000_000, 10, 2
+ROUNDS, RUNS, QUICK_RUNS = 1_000_000, 10, 3
 
 # Table 2 of the paper: exchanges after 1,000,000 rounds.
 EXCHANGES: Mapping[str, Mapping[str, float]] = {

@@ -16,6 +16,7 @@ from fedcascade.environments.matrices import Triplets, generate_ratings, to_trip
 from fedcascade.environments.options import ClusteredOptions, RatingsOptions, SyntheticOptions
 from fedcascade.environments.ratings import Ratings
 from fedcascade.environments.synthetic import Synthetic
+from fedcascade.federation.policies import Formula, Policy
 from fedcascade.plugins import get_plugin
 
 Value = bool | int | float | str
@@ -99,6 +100,11 @@ class PlannedPolicy(Struct, frozen=True):
     constants: dict[str, Value]
     on: tuple[str, ...] = ("*",)  # patterns of the environments that it runs in
     warm: int = 0  # logged random lists per user that it learns from before the first round
+    oracle: str = ""  # instead of the plan's, with its own arguments
+    set_oracle: dict[str, Value] = {}
+    source: str = ""  # of a policy that no package offers: file.py:attribute, module:attribute, or a given object
+    swept: tuple[str, ...] = ()  # constants of the grid of which it is a point; its label ends with their values
+    digest: str = ""  # of that policy's parts and their code, so that results of other code are not reused
 
 
 class Compare(Struct, frozen=True, forbid_unknown_fields=True):
@@ -174,3 +180,12 @@ def to_plain_names(constants: Mapping[str, Any]) -> dict[str, Any]:
 def to_field_names(constants: Mapping[str, Any]) -> dict[str, Any]:
     """Rename constants to the fields of policies: ``lambda_``, not ``lambda``."""
     return {"lambda_" if name == "lambda" else name: value for name, value in constants.items()}
+
+
+def list_values(policy: Policy) -> dict[str, Value]:
+    """Return the constants of a policy as plain values, except those that it derives from the problem."""
+    return {
+        name: str(value) if isinstance(value, str) else value
+        for name, value in to_plain_names(policy.constants()).items()
+        if not isinstance(value, Formula)
+    }

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from fedcascade.checks import require, require_known
+from fedcascade.experiments.own_policies import find_policy, hash_policy
 from fedcascade.experiments.plan import (
     OPTIONS,
     Compare,
@@ -21,13 +22,14 @@ from fedcascade.experiments.plan import (
     Plan,
     PlannedPolicy,
     Value,
+    list_values,
     matches_pattern,
     select_policies,
     to_field_names,
     to_plain_names,
 )
 from fedcascade.experiments.toml_lines import KeyPath, find_line
-from fedcascade.federation.policies import Formula, Policy, get_policy
+from fedcascade.federation.policies import Policy
 from fedcascade.learning.named_oracles import build_oracle
 from fedcascade.plugins import Plugin, list_plugins
 
@@ -66,6 +68,8 @@ class _PolicyTable(Struct, kw_only=True):
     grid: dict[str, list[Value]] = {}
     on: Annotated[tuple[str, ...], Meta(min_length=1)] = ("*",)
     warm: Annotated[int, Meta(ge=0)] = 0
+    oracle: str = ""
+    set_oracle: dict[str, Value] = {}
 
 
 _FOLDER = files("fedcascade.experiments") / "plans"
@@ -186,8 +190,7 @@ class _PlanReader:
             has_users = not head.per_user or environment.spec.kind in OPTIONS
             self.check(has_users, f"per_user needs users, which environment '{environment.name}' does not name", path)
             self.check_distinct("policies", labels)
-        build = partial(build_oracle, head.oracle, head.list_length, head.set_oracle)
-        self.locate_errors(("set_oracle",) if head.set_oracle else ("oracle",), build)
+        self.check_oracle(head.oracle, head.set_oracle, head.list_length, ())
         seeds = tuple(range(head.seeds)) if isinstance(head.seeds, int) else head.seeds
         self.check_seeds(seeds, ("seeds",))
         settings = msgspec.structs.asdict(head) | {"title": head.title or head.name, "seeds": seeds}
@@ -250,23 +253,35 @@ class _PlanReader:
             words = f"on: '{pattern}' is none of the environments: {'; '.join(environments)}"
             self.check(is_used, words, (*path, "on"))
         names = [entry.name] if isinstance(entry.name, str) else list(entry.name)
-        policies = [self.locate_errors((*path, "name"), partial(get_policy, name)) for name in names]
+        # A file is looked up beside the plan.
+        sources = [f"{self.folder.resolve()}/{name}" if ".py:" in name else name * (":" in name) for name in names]
+        policies = [
+            self.locate_errors((*path, "name"), partial(find_policy, name, source))
+            for name, source in zip(names, sources, strict=True)
+        ]
         constants = {name for policy in policies for name in to_plain_names(policy.constants())}
         self.check_keys(entry.constants, constants, (*path, "constants"))
         self.check_keys(entry.grid, constants, (*path, "grid"))
+        self.check(bool(entry.oracle) or not entry.set_oracle, "set_oracle belongs to an oracle", (*path, "set_oracle"))
+        if entry.oracle:
+            self.check_oracle(entry.oracle, entry.set_oracle, 1, path)
         return [
-            self.read_policy(policy, entry, point, path)
-            for policy in policies
+            self.read_policy(policy, source, entry, point, path)
+            for policy, source in zip(policies, sources, strict=True)
             for point in self.list_points(_select_known(entry.grid, policy), path)
         ]
 
-    def read_policy(self, policy: Policy, entry: _PolicyTable, point: dict[str, Value], path: KeyPath) -> PlannedPolicy:
+    def read_policy(
+        self, policy: Policy, source: str, entry: _PolicyTable, point: dict[str, Value], path: KeyPath
+    ) -> PlannedPolicy:
         """Read one policy; it refuses a constant that is out of bounds."""
         for key, constants in (("constants", entry.constants), ("grid", point)):
             tune = partial(policy.with_known_constants, to_field_names(constants))
             policy = self.locate_errors((*path, key), tune)
         label = _add_suffix(entry.label or policy.name, point)
-        return PlannedPolicy(label, policy.name, _to_values(policy.constants()), entry.on, entry.warm)
+        more = {name: getattr(entry, name) for name in ("on", "warm", "oracle", "set_oracle")} | {"swept": tuple(point)}
+        more |= {"source": source, "digest": hash_policy(policy) if source else ""}
+        return PlannedPolicy(label, policy.name, list_values(policy), **more)
 
     def list_points(self, grid: Mapping[str, Sequence[Any]], path: KeyPath) -> list[dict[str, Any]]:
         """Return every combination of a grid's values; an empty grid has one."""
@@ -300,6 +315,11 @@ class _PlanReader:
             return call()
         except (ValueError, TypeError) as error:
             raise self.make_error(str(error), path) from None
+
+    def check_oracle(self, name: str, arguments: Mapping[str, Value], length: int, path: KeyPath) -> None:
+        """Refuse an oracle that cannot be built."""
+        key = "set_oracle" if arguments else "oracle"
+        self.locate_errors((*path, key), partial(build_oracle, name, length, arguments))
 
     def check_list_length(self, length: int, environment: NamedEnvironment) -> None:
         """Refuse lists that are longer than what an environment of this package offers."""
@@ -352,12 +372,3 @@ def _select_known(grid: Mapping[str, list[Value]], policy: Policy) -> dict[str, 
     """Return the constants of a grid that a policy has."""
     names = to_plain_names(policy.constants())
     return {name: values for name, values in grid.items() if name in names}
-
-
-def _to_values(constants: Mapping[str, Any]) -> dict[str, Value]:
-    """Return constants as plain values, except those that the policy derives from the problem."""
-    return {
-        name: str(value) if isinstance(value, str) else value
-        for name, value in to_plain_names(constants).items()
-        if not isinstance(value, Formula)
-    }

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache
@@ -29,13 +29,14 @@ from fedcascade.experiments.jobs import (
     check_environments,
     list_planned_jobs,
     run_job,
-    run_jobs_in_turns,
     run_jobs_on_gpu,
 )
+from fedcascade.experiments.own_policies import add_policies, find_policy, given
 from fedcascade.experiments.plan import Plan
-from fedcascade.federation.decisions import DownloadAndBuffer
-from fedcascade.federation.policies import get_policy
+from fedcascade.experiments.plan_reader import find_plan
+from fedcascade.federation.policies import Policy
 from fedcascade.numerics.code_cache import CacheNotWritable
+from fedcascade.simulation.engines import load_gpu_engine
 from fedcascade.simulation.exact.precompile import list_steps
 from fedcascade.systems import count_cores
 
@@ -57,6 +58,26 @@ class Progress(NamedTuple):
     all_runs: int
     rounds: int
     all_rounds: int
+
+
+def run_plan(
+    plan: Plan | Path | str, folder: Path | str | None = None, *,
+    policies: Iterable[Policy] | Mapping[str, Policy] = (), workers: int | None = None,
+    progress: Callable[["Progress"], None] = lambda _: None,
+) -> results.Results:  # fmt: skip
+    """Run a plan in processes of this machine, and return the tables of its runs.
+
+    Args:
+        plan: a plan, the path of its file, or the name of one that comes with the package.
+        folder: where results are stored, ``results/NAME`` if None. Runs that are there are not repeated.
+        policies: further policies as objects, by label or under their own names; they run in this process.
+        workers: number of processes, one per core if None.
+        progress: called with the progress of the runs.
+    """
+    chosen = add_policies(plan if isinstance(plan, Plan) else find_plan(Path(plan)), policies)
+    place = Path("results") / chosen.name if folder is None else Path(folder)
+    execute([chosen], place, make_local_scheduler(workers=workers), progress)
+    return results.read_results(place)
 
 
 def execute(
@@ -110,38 +131,15 @@ def make_local_scheduler(*, workers: int | None = None) -> Scheduler:
 
 
 def _run_in_processes(jobs: Sequence[Job], report: ReportRounds, workers: int) -> Iterator[tuple[Job, Record]]:
+    objects = [job for job in jobs if job.source in given]  # another process may not be able to import their parts
+    yield from ((job, run_job(job)) for job in objects)
+    if len(objects) == len(jobs):
+        return
     with _open_pool(workers) as (pool, counter):
-        policies = [get_policy(name) for name in dict.fromkeys(job.policy for job in jobs)]
+        policies = [find_policy(name) for name in dict.fromkeys(job.policy for job in jobs if not job.source)]
         wait([pool.submit(step) for step in list_steps(policies)])
-        shares = sorted(share_out(jobs, workers), key=lambda share: sum(map(estimate_cost, share)), reverse=True)
-        pending = {pool.submit(_run_counted, run_jobs_in_turns, share): share for share in shares}
-        for share, records in _collect(pending, counter, report):
-            yield from zip(share, records, strict=True)
-
-
-def share_out(jobs: Sequence[Job], workers: int) -> list[list[Job]]:
-    """Put synthetic runs with the same seed into one share, up to a worker's fair share of all runs.
-
-    A process alternates between the runs of a share and draws equal items once.
-    """
-    alike: dict[Hashable, list[Job]] = {}
-    for job in jobs:
-        synthetic = job.environment.kind == "synthetic"
-        alike.setdefault((job.seed, job.rounds, job.checkpoints) if synthetic else job.key, []).append(job)
-    most = max(1, len(jobs) // workers)
-    shares: list[list[Job]] = []
-    for runs in alike.values():
-        parts = -(-len(runs) // most)
-        shares += [runs[part::parts] for part in range(parts)]
-    return shares
-
-
-def estimate_cost(job: Job) -> int:
-    """Estimate the relative cost of a job, so that long jobs start first.
-
-    Agents that recompute their estimate in every round take longer.
-    """
-    return job.rounds * (3 if isinstance(get_policy(job.policy).decision, DownloadAndBuffer) else 2)
+        left = sorted((job for job in jobs if job.source not in given), key=lambda job: job.rounds, reverse=True)
+        yield from _collect({pool.submit(_run_counted, run_job, job): job for job in left}, counter, report)
 
 
 def _collect(pending: dict[Future[Result], Task], counter: Any, report: ReportRounds) -> Iterator[tuple[Task, Result]]:
@@ -223,19 +221,15 @@ def _set_variables(values: dict[str, str]) -> Iterator[None]:
 
 def make_gpu_scheduler(*, workers: int | None = None) -> Scheduler:
     """Run jobs on this machine's GPU, shared by a few processes because exchanges run on the CPU."""
-    from fedcascade.simulation.cuda.device import check_device
-
-    check_device()
+    load_gpu_engine().check_device()
     workers = min(GPU_PROCESSES, count_cores()) if workers is None else workers
     require_integer("jobs", workers)
     return lambda jobs, report: _run_on_gpu(jobs, report, workers)
 
 
 def _run_on_gpu(jobs: Sequence[Job], report: ReportRounds, workers: int) -> Iterator[tuple[Job, Record]]:
-    from fedcascade.simulation.cuda.engine import split_scenarios
-
     with _open_pool(workers) as (pool, counter):
-        for batch in split_scenarios([build_scenario(job) for job in jobs], workers):
+        for batch in load_gpu_engine().split_scenarios([build_scenario(job) for job in jobs], workers):
             shares = [[jobs[number] for number in share] for share in batch]
             pending = {pool.submit(_run_counted, run_jobs_on_gpu, share): share for share in shares}
             for share, records in _collect(pending, counter, report):

@@ -1,18 +1,40 @@
 """Log results to MLflow tracking."""
 
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
+from fedcascade.checks import require_extra
 from fedcascade.experiments import results
 from fedcascade.experiments.jobs import PlannedJob, Record
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run as MlflowRun
 
 KEY = "fedcascade.key"
 CURVES = ("regret", "reward", "communications", "clustering_error")
+
+
+def check_mlflow(uri: str) -> None:
+    """Refuse, before any run, a tracking store that MLflow cannot use: a folder, a database or a server."""
+    require_extra("mlflow", "--mlflow")
+    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # new versions refuse folders without it
+    from mlflow import MlflowClient
+
+    try:
+        if uri.startswith("http"):
+            with suppress(HTTPError):  # MLflow itself would retry for minutes
+                urlopen(uri, timeout=10).close()
+        MlflowClient(tracking_uri=uri).search_experiments(max_results=1)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {str(error).strip().partition('. ')[0]}"
+        raise ValueError(
+            f"--mlflow: cannot use '{uri}': {reason}; give a folder, sqlite:///FILE or http://SERVER"
+        ) from None
 
 
 def log_to_mlflow(planned_jobs: Sequence[PlannedJob], folder: Path, uri: str) -> int:
@@ -24,23 +46,14 @@ def log_to_mlflow(planned_jobs: Sequence[PlannedJob], folder: Path, uri: str) ->
     for name in dict.fromkeys(planned.experiment for planned in planned_jobs):
         existing = client.get_experiment_by_name(name)
         experiment = str(client.create_experiment(name) if existing is None else existing.experiment_id)
-        logged_keys = {run.data.tags.get(KEY) for run in _list_runs(client, experiment)}
+        found = client.search_runs([experiment], "attributes.status = 'FINISHED'", max_results=50_000)  # the most
+        logged_keys = {run.data.tags.get(KEY) for run in found}
         for planned in planned_jobs:
             record = results.load_record(folder, planned.job)
             if planned.experiment == name and record is not None and planned.job.key not in logged_keys:
                 _log_run(client, experiment, planned, record)
                 logged += 1
     return logged
-
-
-def _list_runs(client: "MlflowClient", experiment: str) -> list["MlflowRun"]:
-    runs: list[MlflowRun] = []
-    token = None
-    while True:
-        page = client.search_runs([experiment], "attributes.status = 'FINISHED'", page_token=token)
-        runs += page
-        if not (token := page.token):
-            return runs
 
 
 def _log_run(client: "MlflowClient", experiment: str, planned: PlannedJob, record: Record) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import require
-from fedcascade.federation.messages import Cause, Download, Upload
+from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.own_data import OwnData
 from fedcascade.federation.own_data_keeper import OwnDataKeeper, make_policy_data
 from fedcascade.federation.personal import PersonalEstimate
@@ -269,12 +269,14 @@ def trim_download(policy: Policy, state: LocalState, download: Statistics, unans
     """Return the usable part of a download: all of it, or own data if the rest is no valid prior.
 
     The rest is invalid if the server holds other data of this agent than the agent has sent. Both compare sums later.
+    ``receive`` rejects a download that is invalid as a whole.
     """
     if policy.trust is None:
         return download
     own = state.own_total - (unanswered + state.buffer)
     if is_prior(download.gram - own.gram, policy.lambda_):
         return download
+    require(is_prior(download.gram, policy.lambda_), "gram must be positive semi-definite")
     return own if own.count >= 0 else Statistics.zero(state.dimension)
 
 
@@ -349,11 +351,10 @@ class Agent:
         del self._open[shown.impression]
         return upload
 
-    def receive(self, download: Download) -> None:
+    def receive(self, download: Statistics) -> None:
         """Replace the last download."""
-        require(download.agent == self.id, f"this is agent {self.id}, the download is for {download.agent}")
-        download.statistics.check(self.problem.dimension)
-        self.state = receive(self.policy, self.state, download.statistics)
+        download.check(self.problem.dimension)
+        self.state = receive(self.policy, self.state, download)
 
     def restart(self, kept: Statistics) -> None:
         """Start over for a changed user, keeping ``kept``; a ``CHANGE`` upload becomes pending."""

@@ -14,6 +14,8 @@ from fedcascade.numerics.elementary import log
 from fedcascade.numerics.jit import jit, jit_inline
 from fedcascade.numerics.linear import Matrix, Vector
 
+MAX_COUNT = 1 << 53  # of a restored counter
+MAX_NUMBER = 1e18  # absolute value in a restored array: squares and sums stay finite
 ARRAYS = ("gram", "moment", "theta", "length", "width", "count", "clicks", "rounds")
 
 
@@ -64,6 +66,75 @@ def add_upload(
     return math.sqrt(square)
 
 
+@jit
+def solve_all(arrays: HeldArrays, lambda_: float) -> int:
+    """Recompute estimates, lengths and widths of all agents; return the first agent with invalid sums, or -1.
+
+    Valid sums are finite, symmetric and definite, and no larger than items of norm 1 make them.
+    """
+    d = arrays.moment.shape[1]
+    upper, root = np.empty((d, d)), np.empty((d, d))
+    for agent in range(arrays.moment.shape[0]):
+        count, clicks, rounds = arrays.observations[agent], arrays.clicks[agent], arrays.rounds[agent]
+        gram, moment, trace, largest = arrays.gram[agent], arrays.moment[agent], 0.0, 0.0
+        for i in range(d):
+            trace += gram[i, i]
+            largest = max(largest, abs(moment[i]))
+        is_bounded = 0 <= clicks <= count <= MAX_COUNT and 0 <= rounds <= MAX_COUNT
+        if not (is_bounded and trace <= 1.01 * count + 1.0 and largest <= 1.01 * clicks + 1.0):
+            return agent
+        if not linear.is_finite_symmetric(gram, moment):
+            return agent
+        if not math.isfinite(linear.solve_ridge_into(gram, moment, lambda_, upper, root, arrays.theta[agent])):
+            return agent
+        square = 0.0
+        for i in range(d):
+            square += arrays.theta[agent, i] * arrays.theta[agent, i]
+        arrays.length[agent] = math.sqrt(square)
+        arrays.width[agent] = compute_confidence_width(count)
+    return -1
+
+
+def require_alike(name: str, value: Any, small: Any, large: Any, agents: int) -> None:
+    """Refuse a saved value of another type, shape or range than a fresh one.
+
+    ``small`` and ``large`` are fresh values for one and for two agents: an axis on which they differ has ``agents``.
+    """
+    kind = type(small)
+    require(type(value) is kind, f"{name} must be of type {kind.__name__}, got {type(value).__name__}")
+    if isinstance(small, np.ndarray):
+        shape = tuple(one if one == two else agents for one, two in zip(small.shape, large.shape, strict=True))
+        require(value.dtype == small.dtype, f"{name} must hold {small.dtype}, got {value.dtype}")
+        require(value.shape == shape, f"{name} must have the shape {shape}, got {value.shape}")
+        require_numbers(name, value)
+    elif isinstance(small, Statistics):
+        value.check(small.dimension)
+        for array in (value.gram, value.moment, np.array([value.count, value.rounds], float)):
+            require_numbers(name, array)
+    elif isinstance(small, dict | list | tuple):
+        keys = small if isinstance(small, dict) else range(len(small))
+        missing = [key for key in keys if key not in (value if isinstance(value, dict) else range(len(value)))]
+        require(not missing, f"{name} has no {missing[:1]}")
+        for key in keys:
+            require_alike(f"{name}.{key}", value[key], small[key], large[key], agents)
+    elif kind in (int, float):
+        most = MAX_COUNT if kind is int else MAX_NUMBER
+        require(-most <= value <= most, f"{name} must be at most {most:g}, got {value}")
+
+
+def require_numbers(name: str, array: NDArray[Any]) -> None:
+    """Refuse an array with a number that is not finite, or so large that sums of it could overflow."""
+    if array.dtype.kind in "iuf" and array.size:
+        largest = max(abs(float(array.min())), abs(float(array.max())))  # NaN if there is one
+        require(largest <= MAX_NUMBER, f"{name} must hold numbers up to {MAX_NUMBER:g}, got {largest:g}")
+
+
+def require_places(name: str, places: NDArray[np.int64], end: int, least: int = 0) -> None:
+    """Refuse indices outside of ``least`` .. ``end`` - 1, which compiled code would look up."""
+    is_inside = not places.size or (int(places.min()) >= least and int(places.max()) < end)
+    require(is_inside, f"{name} must be in {least}..{end - 1}")
+
+
 class Holdings:
     """Statistics and estimate of every agent, as arrays over agents."""
 
@@ -82,10 +153,15 @@ class Holdings:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], lambda_: float) -> "Holdings":
-        """Restore holdings from ``to_state``; they take over the arrays."""
-        holdings = cls(0, state["moment"].shape[1], lambda_)
+        """Restore holdings from ``to_state``; they take over the arrays. Raise ValueError for an invalid state."""
+        agents, d = state["moment"].shape
+        small, large = (cls(count, d, lambda_).to_state() for count in (1, 2))
+        require_alike("holdings", state, small, large, agents)
+        holdings = cls(0, d, lambda_)
         for name in ARRAYS:
             setattr(holdings, name, state[name])
+        invalid = solve_all(holdings.arrays, float(lambda_))
+        require(invalid < 0, f"the sums of agent {invalid} must be finite and bounded, gram positive semi-definite")
         return holdings
 
     def __len__(self) -> int:

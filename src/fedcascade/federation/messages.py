@@ -37,25 +37,10 @@ class Upload:
         return count_payload_bytes(self.statistics.dimension)
 
 
-@dataclass(kw_only=True)
-class Download:
-    """The pooled statistics of an agent's group (Algorithm 1, line 10), and the server's counts of rounds and agents.
-
-    The paper sends Sigma and theta; gram and moment hold the same information, and an agent can add its own data to
-    them. An agent without a global clock extrapolates the round from ``rounds`` and ``agents``.
-    """
-
-    agent: Final[int]
-    statistics: Final[Statistics]
-    rounds: Final[int]
-    agents: Final[int]
-
-    @property
-    def bytes(self) -> int:
-        return count_payload_bytes(self.statistics.dimension)
-
-
-Messages = tuple[tuple[Upload, ...], tuple[Download, ...]]  # of one exchange
+# Agents and the pooled statistics of their groups (Algorithm 1, line 10). The paper sends Sigma and theta; gram and
+# moment hold the same information, and an agent can add its own data to them.
+Downloads = tuple[tuple[int, Statistics], ...]
+Messages = tuple[tuple[Upload, ...], Downloads]  # of one exchange
 
 
 def count_payload_bytes(dimension: int) -> int:

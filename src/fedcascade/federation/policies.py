@@ -121,6 +121,10 @@ class Policy:
         fits = not self.keeps_own_data or self.order is Order.UPLOAD_FIRST
         require(fits, f"Trust() and ChangeDetection() need the order {Order.UPLOAD_FIRST.value}, got {self.order}")
 
+    def __repr__(self) -> str:
+        constants = [f"{name.rstrip('_')}={value}" for name, value in self.constants().items()]
+        return f"<Policy {self.name}: {', '.join(constants)}>"
+
     @property
     def keeps_own_data(self) -> bool:
         """True if agents keep their own data apart from downloads."""
@@ -202,6 +206,16 @@ class Policy:
         return policy
 
 
+class PolicyTable(dict[str, Policy]):
+    """Policies by name; a missing one is refused with the nearest name."""
+
+    def __missing__(self, name: str) -> Policy:
+        try:
+            return get_policy(name)
+        except ValueError as error:
+            raise KeyError(str(error)) from None
+
+
 def compute_budget(problem: ProblemSize, lambda_: float) -> float:  # noqa: ARG001
     """Compute D of DisLinUCB, at which its regret matches that of one learner."""
     return problem.rounds / (problem.users * problem.dimension * math.log(max(2, problem.rounds)))
@@ -234,8 +248,8 @@ DEFAULT_POLICY = "population"  # of every command except the paper's evaluation
 UNTUNED_BETA = Constant(beta=0.7)  # works without tuning in all environments tried: docs/how-to-choose-a-policy.md
 NOISE_SCALED_BETA = Constant(beta=1.5)  # in standard deviations of a click, which ``Trust`` estimates
 
-POLICIES: Mapping[str, Policy] = {
-    row.name: row
+POLICIES: Mapping[str, Policy] = PolicyTable(
+    (row.name, row)
     for row in (
         # name, grouping, trigger, decision, summary, reply rule
         Policy("oful", Everyone(), Never(), DownloadAndBuffer(),
@@ -272,7 +286,7 @@ POLICIES: Mapping[str, Policy] = {
         Policy("known-clusters", KnownClusters(), Determinant(), LastDownload(),
                "an upper baseline: the server knows the true clusters", yardstick=True, confidence=UNTUNED_BETA),
     )
-}  # fmt: skip
+)  # fmt: skip
 
 # Names of former policies, with what to use instead.
 REPLACED = {

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedcascade.constants import Part
 from fedcascade.federation.grouping.partition import Partition
-from fedcascade.federation.messages import Cause, Download, Messages, Upload, describe_push_ratio
+from fedcascade.federation.messages import Cause, Downloads, Messages, Upload, describe_push_ratio
 from fedcascade.learning.ridge import compute_log_det
 from fedcascade.learning.statistics import Statistics
 
@@ -62,7 +62,7 @@ class ReplyState:
         """Return the agents that must upload their buffers together with ``asker``."""
         return [agent for agent in range(self.groups.labels.size) if agent != asker] if self.rule.synchronises else ()
 
-    def record_upload(self, upload: Upload) -> None:
+    def record_upload(self, agent: int, statistics: Statistics) -> None:
         """Record an upload."""
 
     def agents_due_after_upload(self, asker: int) -> Sequence[int]:
@@ -74,7 +74,7 @@ class ReplyState:
     def record_download(self, agent: int, statistics: Statistics) -> None:
         """Record a download."""
 
-    def select_counted(self, uploads: tuple[Upload, ...], downloads: tuple[Download, ...]) -> Messages:
+    def select_counted(self, uploads: tuple[Upload, ...], downloads: Downloads) -> Messages:
         """Return the messages of an exchange that count: those between tiers of servers, or else all."""
         return self.groups.take_tier_messages() or (uploads, downloads)
 
@@ -147,8 +147,8 @@ class _LaggingReplies(ReplyState):
         self.log_det = np.full(len(held), compute_log_det(self.known[0], held.lambda_))
         self._last_log_det = self.known[0], float(self.log_det[0])
 
-    def record_upload(self, upload: Upload) -> None:
-        self._record_known(upload.agent, self.known[upload.agent] + upload.statistics.gram)
+    def record_upload(self, agent: int, statistics: Statistics) -> None:
+        self._record_known(agent, self.known[agent] + statistics.gram)
 
     def agents_due_after_upload(self, asker: int) -> Sequence[int]:
         groups = self.groups

@@ -7,8 +7,8 @@ import numpy as np
 
 from fedcascade.checks import require, require_integer
 from fedcascade.federation.grouping.partition import Labels, Partition
-from fedcascade.federation.holdings import Holdings
-from fedcascade.federation.messages import Cause, Download, Upload
+from fedcascade.federation.holdings import Holdings, require_alike
+from fedcascade.federation.messages import Cause, Downloads, Upload
 from fedcascade.federation.policies import Order, Policy
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
@@ -40,20 +40,30 @@ class Server:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], *, policy: Policy, dimension: int) -> "Server":
-        """Restore a server from ``to_state``; it takes over the arrays."""
+        """Restore a server from ``to_state``; it takes over the arrays.
+
+        Raise ValueError for an invalid state: compiled code trusts shapes, places and numbers.
+        """
         written = state["format"]
         require(written == STATE_FORMAT, f"the state of a server must have format {STATE_FORMAT}, got {written}")
-        server = cls(policy=policy, agents=1, dimension=dimension, truth=np.zeros(1, np.int64))
+        agents, held = state["holdings"]["moment"].shape
+        require(held == dimension, f"its dimension must be {held}, got {dimension}")
+        require_integer("agents", agents)
+        require_integer("rounds", state["rounds"], 0)
+        server, large = (
+            cls(policy=policy, agents=count, dimension=dimension, truth=np.zeros(count, np.int64)) for count in (1, 2)
+        )
+        fresh = server.reply_state.to_state()
+        require_alike("replies", state["replies"], fresh, large.reply_state.to_state(), agents)
         server.holdings = Holdings.from_state(state["holdings"], policy.lambda_)
-        held = server.holdings.dimension
-        require(held == dimension, f"the state of a server must have dimension {dimension}, got {held}")
-        server.groups = server._guard(Partition.from_state(policy.grouping, server.holdings, state["groups"]))
+        groups = Partition.from_state(policy.grouping, server.holdings, state["groups"], (server.groups, large.groups))
+        server.groups = server._guard(groups)
         server.reply_state = policy.reply_rule.begin(server.groups)
         server.reply_state.load_state(state["replies"])
         server.rounds = state["rounds"]
         return server
 
-    def answer_arrival(self, agent: int) -> tuple[Download, ...]:
+    def answer_arrival(self, agent: int) -> Downloads:
         """Return the downloads that the policy sends before an agent serves its user."""
         return self._answer_agents(self.reply_state.agents_due_on_arrival(agent))
 
@@ -61,13 +71,13 @@ class Server:
         """Return the agents that must upload their buffers together with this upload: none, or all others."""
         return self.reply_state.agents_to_collect(upload.agent)
 
-    def receive(self, upload: Upload, *collected: Upload) -> tuple[Download, ...]:
+    def receive(self, upload: Upload, *collected: Upload) -> Downloads:
         """Check uploads and run Algorithm 3; ``collected`` are the uploads of ``agents_to_collect``."""
         for message in (upload, *collected):
             self._check(message)
         return self.take(upload, *collected)
 
-    def take(self, upload: Upload, *collected: Upload) -> tuple[Download, ...]:
+    def take(self, upload: Upload, *collected: Upload) -> Downloads:
         """Run Algorithm 3 on checked uploads: add them, answer by the present groups, then revise the groups."""
         if upload.cause is Cause.CHANGE:
             self._clear(upload.agent)
@@ -80,7 +90,7 @@ class Server:
         for message in uploads:
             self.holdings.add(message.agent, message.statistics)
             self.groups.add(message.agent, message.statistics)
-            self.reply_state.record_upload(message)
+            self.reply_state.record_upload(message.agent, message.statistics)
         if not is_answered_first:
             downloads = self._answer_agents(self.reply_state.agents_due_after_upload(upload.agent))
         for message in uploads:
@@ -93,25 +103,15 @@ class Server:
         self.holdings.clear(agent)
         self.groups.restart(agent)
 
-    def _answer_agents(self, agents: Sequence[int]) -> tuple[Download, ...]:
-        rounds, known = self.rounds, len(self.holdings)
-        downloads = tuple(
-            Download(agent=agent, statistics=self._build_answer(agent), rounds=rounds, agents=known) for agent in agents
-        )
-        for download in downloads:
-            self.reply_state.record_download(download.agent, download.statistics)
+    def _answer_agents(self, agents: Sequence[int]) -> Downloads:
+        downloads = tuple((agent, self._build_answer(agent)) for agent in agents)
+        for agent, statistics in downloads:
+            self.reply_state.record_download(agent, statistics)
         return downloads
 
-    def answer(self, agent: int) -> Download:
+    def answer(self, agent: int) -> Statistics:
         """Return the download that an empty upload of ``agent`` would get now."""
-        return self._answer_agents([agent])[0]
-
-    def make_prior(self, agent: int) -> Download | None:
-        """Return the prior that a new agent gets at enrolment, or None. The state does not change."""
-        prior = self.groups.prior_for_newcomer()
-        if prior is None:
-            return None
-        return Download(agent=agent, statistics=prior, rounds=self.rounds, agents=len(self.holdings))
+        return self._answer_agents([agent])[0][1]
 
     def _build_answer(self, agent: int) -> Statistics:
         """Return the statistics of a download, limited by the policy's sharing."""

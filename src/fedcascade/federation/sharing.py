@@ -5,6 +5,7 @@ agents to hide each of them, and weighs their data by evidence. An agent's own u
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +21,9 @@ from fedcascade.numerics.linear import Matrix, Vector
 HALVINGS = 8  # weights of others' data are 1, 1/2, 1/4, ... 1/256 and 0
 SHARES = LANES // 2  # weights that are tried at a time
 MIN_GAIN = 0.05  # log-likelihood that another halving must gain
-LOG_ODDS_OF_NONE = 3.5  # prior log-odds of weight 0 against each other weight in ``average_weight``
+WEIGHTS = (1.0, 0.25)  # of the server's prior in ``average_weight``
+SCALES = (1.0, 1 / 8, 1 / 64, 1 / 512)  # variances of theta without the server's prior, as shares of the prior's
+LOG_ODDS_OF_NONE = 4.0  # prior log-odds of the first scale against each other scale and each weight
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +64,14 @@ class Sharing(Part):
         return float(self.variance * dimension / self.length**2)
 
 
+class Lanes(NamedTuple):
+    """Eight combinations of data: the shares of own and of others' data, and the precision of the prior."""
+
+    own: Vector
+    others: Vector
+    prior: Vector
+
+
 @jit
 def find_weight(
     own_gram: Matrix, own_moment: Vector, gram: Matrix, moment: Vector, variance: float, prior: float
@@ -69,10 +80,13 @@ def find_weight(
 
     The search stops early if 1/2 beats 1 and 0 beats the smallest weight.
     """
-    own, others, model = (own_gram, own_moment), (gram, moment), (variance, prior)
+    own, others = (own_gram, own_moment), (gram, moment)
     workspace, evidence = np.empty((moment.size * (moment.size + 1) + 1) * LANES), np.empty(LANES)
+    lanes = Lanes(np.zeros(LANES), np.zeros(LANES), np.full(LANES, prior))
+    lanes.own[:SHARES] = 1.0
     shares = np.array([1.0, 0.5, 0.5**HALVINGS, 0.0])
-    _measure_evidence(own, others, shares, model, workspace, evidence)
+    lanes.others[:SHARES], lanes.others[SHARES:] = shares, shares
+    _measure_evidence(own, others, lanes, variance, workspace, evidence)
     whole = evidence[0] - evidence[SHARES]
     half = evidence[1] - evidence[SHARES + 1]
     least = evidence[2] - evidence[SHARES + 2]
@@ -84,8 +98,8 @@ def find_weight(
     weight, best, halving = 0.5, half, 2
     while True:
         for place in range(SHARES):
-            shares[place] = 0.5 ** (halving + place)
-        _measure_evidence(own, others, shares, model, workspace, evidence)
+            shares[place] = lanes.others[place] = lanes.others[SHARES + place] = 0.5 ** (halving + place)
+        _measure_evidence(own, others, lanes, variance, workspace, evidence)
         for place in range(SHARES):
             likelihood = evidence[place] - evidence[SHARES + place]
             if halving > HALVINGS or not likelihood > best + MIN_GAIN:
@@ -98,24 +112,33 @@ def find_weight(
 def average_weight(
     own_gram: Matrix, own_moment: Vector, gram: Matrix, moment: Vector, variance: float, prior: float
 ) -> float:
-    """Return the posterior mean of the weights 1, 1/4, 1/16 and 0, given own clicks.
+    """Return the posterior mean of the weight of the server's prior, given own clicks.
 
-    A priori, weight 0 is 33 times as probable as each of the others. With few own clicks the mean changes less from
-    click to click than the weight of ``find_weight``.
+    The alternatives to a weight of 1 or 1/4 are priors N(0, s I) without the server, with the scales s of ``SCALES``.
+    Narrow ones are among them because with rare clicks any narrow prior predicts better than a wide one: the server's
+    has to predict better than those too. The widest is far more probable a priori than the others.
     """
     workspace, evidence = np.empty((moment.size * (moment.size + 1) + 1) * LANES), np.empty(LANES)
-    weights = np.array([1.0, 0.25, 0.0625, 0.0])
-    _measure_evidence((own_gram, own_moment), (gram, moment), weights, (variance, prior), workspace, evidence)
-    largest, total, mean = -np.inf, 0.0, 0.0
-    for place in range(SHARES):
-        evidence[place] -= evidence[SHARES + place]
-        if weights[place] == 0.0:
-            evidence[place] += LOG_ODDS_OF_NONE
+    count = len(WEIGHTS)
+    lanes = Lanes(np.ones(LANES), np.zeros(LANES), np.full(LANES, prior))
+    for place in range(count):
+        lanes.others[place] = lanes.others[count + place] = WEIGHTS[place]
+        lanes.own[count + place] = 0.0
+    for place in range(len(SCALES)):
+        lanes.prior[2 * count + place] = prior / SCALES[place]
+    _measure_evidence((own_gram, own_moment), (gram, moment), lanes, variance, workspace, evidence)
+    evidence[2 * count] += LOG_ODDS_OF_NONE
+    largest = evidence[2 * count :].max()
+    for place in range(count):
+        evidence[place] -= evidence[count + place]
         largest = max(largest, evidence[place])
-    for place in range(SHARES):
+    total = mean = 0.0
+    for place in range(count):
         probability = exp(evidence[place] - largest)
         total += probability
-        mean += probability * weights[place]
+        mean += probability * WEIGHTS[place]
+    for place in range(len(SCALES)):
+        total += exp(evidence[2 * count + place] - largest)
     return mean / total
 
 
@@ -123,27 +146,26 @@ def average_weight(
 def _measure_evidence(
     own: tuple[Matrix, Vector],
     others: tuple[Matrix, Vector],
-    shares: Vector,
-    model: tuple[float, float],
+    lanes: Lanes,
+    variance: float,
     workspace: Vector,
     evidence: Vector,
 ) -> None:
-    """Fill ``evidence`` with that of own data plus each share of others' data, then with that of each share alone.
+    """Fill ``evidence`` with the log marginal likelihood of each combination of own and others' data.
 
     ``workspace`` holds LANES matrices of shape (d, d + 1), interleaved, and a pivot of each. The last column of a
     matrix is the moment.
     """
-    (own_gram, own_moment), (gram, moment), (variance, prior) = own, others, model
+    (own_gram, own_moment), (gram, moment) = own, others
     d = moment.size
     for i in range(d):
         for j in range(i, d + 1):
             own_number, number = (own_gram[i, j], gram[i, j]) if j < d else (own_moment[i], moment[i])
             at = (i * (d + 1) + j) * LANES
-            for place in range(SHARES):
-                part = shares[place] * number
-                workspace[at + place], workspace[at + SHARES + place] = own_number + part, part
+            for lane in range(LANES):
+                workspace[at + lane] = lanes.own[lane] * own_number + lanes.others[lane] * number
         for lane in range(LANES):
-            workspace[i * (d + 2) * LANES + lane] += prior
+            workspace[i * (d + 2) * LANES + lane] += lanes.prior[lane]
     _factorise_lanes(workspace, d)
     for lane in range(LANES):
         square, log_det = 0.0, 0.0
@@ -151,7 +173,7 @@ def _measure_evidence(
             solved = workspace[(k * (d + 1) + d) * LANES + lane]
             square += solved * solved
             log_det += log(workspace[k * (d + 2) * LANES + lane])
-        evidence[lane] = 0.5 * (square / variance - 2.0 * log_det + d * log(prior))
+        evidence[lane] = 0.5 * (square / variance - 2.0 * log_det + d * log(lanes.prior[lane]))
 
 
 @jit_inline

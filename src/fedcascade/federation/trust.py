@@ -1,7 +1,7 @@
 """Trust: the weight of the server's prior at an agent, and the noise of the agent's clicks.
 
-The agent compares priors by the log marginal likelihood of its own clicks: the server's prior, weaker versions of it,
-and none. It falls back on its own data where these predict better.
+The agent compares priors by the log marginal likelihood of its own clicks: the server's prior, a weaker version of it,
+and priors that know no direction. It falls back on its own data where the server's does not predict better.
 """
 
 from dataclasses import dataclass
@@ -24,8 +24,7 @@ class Trust(Part):
     """The rule that weighs the server's prior by the agent's own clicks, at each download and after some rounds.
 
     The prior has precision w P + (1 - w) d I, where P is the server's and d I that of a theta of length 1. The weight w
-    is the posterior mean over 1, 1/4, 1/16 and 0, given the agent's own clicks; 0 has by far the largest prior
-    probability.
+    is its posterior mean over 1, 1/4 and 0, given the agent's own clicks; 0 has by far the largest prior probability.
     """
 
     every: int = constant(4, meaning="own rounds between two weighings", range=whole_numbers(1))

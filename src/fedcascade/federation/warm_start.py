@@ -7,7 +7,7 @@ import numpy as np
 
 from fedcascade.checks import require
 from fedcascade.federation.agent import Agent, restart_own_data, skip_answer
-from fedcascade.federation.messages import Cause, Download, Upload
+from fedcascade.federation.messages import Cause, Downloads, Upload
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.server import Server
 from fedcascade.learning.click_log import ClickLog
@@ -18,13 +18,13 @@ from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.linear import Features
 
 
-def warm_server(policy: Policy, sums: LogSums) -> tuple[Server, tuple[Download, ...]]:
+def warm_server(policy: Policy, sums: LogSums) -> tuple[Server, Downloads]:
     """Return a server with the data of a log, and the download of each user."""
     server = Server(policy=policy, agents=sums.users, dimension=sums.dimension, truth=np.zeros(sums.users, np.int64))
     return server, feed_server(server, sums)
 
 
-def feed_server(server: Server, sums: LogSums) -> tuple[Download, ...]:
+def feed_server(server: Server, sums: LogSums) -> Downloads:
     """Upload the data of a log to a server, one upload per user, and return the downloads.
 
     A second, empty upload of each user gets an answer that includes the data of all users.
@@ -35,7 +35,7 @@ def feed_server(server: Server, sums: LogSums) -> tuple[Download, ...]:
         server.take(Upload(agent=user, sequence=1, cause=Cause.FORCED, statistics=sums[user]))
     for user in range(sums.users):
         server.take(make_empty_upload(user, sums.dimension))
-        downloads.append(server.answer(user))
+        downloads.append((user, server.answer(user)))
     return tuple(downloads)
 
 
@@ -63,9 +63,9 @@ def warm_up(server: Server, agents: Sequence[Agent], sums: LogSums) -> None:
     if server.policy.reply_rule.single_learner:
         agents[0].take_back(sums.total(), least=2**62)
         return
-    for download in feed_server(server, sums):
-        agents[download.agent].learn_before(sums[download.agent])
-        agents[download.agent].receive(download)
+    for agent, statistics in feed_server(server, sums):
+        agents[agent].learn_before(sums[agent])
+        agents[agent].receive(statistics)
 
 
 def sum_history(log: ClickLog, table: Features | None, dimension: int) -> Statistics:
@@ -87,6 +87,6 @@ def precompile_agent(policy: Policy, dimension: int) -> None:
     items, ties = np.zeros((2, dimension), np.float32), np.zeros(2, np.uint32)
     for round_, click in ((1, 0), (2, None)):
         agent.observe(agent.recommend(items, ties), click, round_=round_, draw=0.5)
-        agent.receive(Download(agent=0, statistics=agent.state.buffer, rounds=round_, agents=1))
+        agent.receive(agent.state.buffer)
     state = restart_own_data(policy, agent.state, agent.state.buffer)
     skip_answer(policy, state, state.buffer, state.unanswered)

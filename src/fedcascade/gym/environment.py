@@ -1,14 +1,12 @@
 """Environments of fedcascade for Gymnasium: a user arrives, sees a list, and clicks or not."""
 
 from collections.abc import Callable, Mapping
-from copy import deepcopy
 from os import PathLike
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from fedcascade.checks import require, require_integer, require_known
@@ -32,78 +30,18 @@ REWARDS: Mapping[str, Callable[[Mapping[str, Any]], float]] = {  # from the outc
 }
 
 
-class RankedLists(spaces.MultiDiscrete):
-    """Lists of ``length`` distinct items out of ``items``; if fewer are on offer, padded with -1 at the end.
-
-    ``sample`` draws from the first ``fewest`` items, which are always on offer. With ``copies``, an element has one row
-    for each environment of a vector.
-
-    >>> space = RankedLists(items=5, length=3, seed=1)
-    >>> space.contains(np.array([4, 0, 2])), space.contains(np.array([4, 0, 4])), len(set(space.sample().tolist()))
-    (True, False, 3)
-    """
-
-    def __init__(
-        self,
-        *,
-        items: int,
-        length: int,
-        fewest: int | None = None,
-        copies: int | None = None,
-        seed: int | np.random.Generator | None = None,
-    ) -> None:
-        self.items, self.length, self.copies = items, length, copies
-        self.fewest = items if fewest is None else fewest
-        first = 0 if self.fewest >= length else MISSING
-        sizes = np.full((length,) if copies is None else (copies, length), items - first, np.int64)
-        super().__init__(sizes, np.int64, seed, np.full_like(sizes, first))
-
-    def sample(self, mask: Any = None, probability: Any = None) -> Action:
-        """Draw a list; ``mask`` marks the items on offer with 1, if they are not the first ones."""
-        require(probability is None, "probability must be None: lists are drawn uniformly, or with a mask")
-        offered = np.arange(self.fewest) if mask is None else np.flatnonzero(np.asarray(mask))
-        lists = np.full(self.nvec.shape, MISSING, np.int64)
-        for row in lists.reshape(-1, self.length):
-            chosen = self.np_random.permutation(offered)[: self.length]
-            row[: chosen.size] = chosen
-        return lists
-
-    def contains(self, x: Any) -> bool:
-        """Return whether each list names distinct items, with -1 only at its end."""
-        return bool(super().contains(x)) and all(map(is_list_of_distinct, np.reshape(x, (-1, self.length))))
-
-    def __repr__(self) -> str:
-        copies = "" if self.copies is None else f", copies={self.copies}"
-        return f"RankedLists(items={self.items}, length={self.length}{copies})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RankedLists) and super().__eq__(other) and self.fewest == other.fewest
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def is_list_of_distinct(row: Action) -> bool:
-    """Return whether a list has at least one item, repeats none, and is padded only at its end."""
-    shown = row[row != MISSING]
-    return bool(shown.size > 0 and (row[: shown.size] != MISSING).all() and np.unique(shown).size == shown.size)
-
-
-@batch_space.register(RankedLists)
-def _batch_lists(space: RankedLists, n: int = 1) -> RankedLists:
-    random = deepcopy(space.np_random)
-    return RankedLists(items=space.items, length=space.length, fewest=space.fewest, copies=n, seed=random)
-
-
 class CascadeEnv(gymnasium.Env[Observation, Action]):
     """An environment, round by round. An episode is truncated after ``rounds`` rounds; it never terminates.
 
     An observation has the ``user`` that arrives, the features of the ``items``, a row each, and the number ``offered``;
-    rows beyond that are 0. An action is a list of distinct items, best first, as row numbers.
+    rows beyond that are 0. An action is a list of items, best first, as row numbers. Agents that know nothing of lists
+    repeat items: a repeated item, or one that is not on offer, is replaced by the first item that the list lacks.
 
-    ``info`` of a step has the outcome of the list: ``click`` (the first clicked position, or -1), ``clicks`` (1 for
-    each clicked position), ``looked_until`` (the last examined position), ``attraction`` (the probability of a click),
-    ``best`` (that of the best list) and ``regret``, which is 0 for poisoning users, as in a simulation. For the next
-    observation it has ``round``, and the inputs of our agents: ``ties`` and ``draw``.
+    ``info`` of a step has the outcome of the list: ``shown`` (the list after replacement, -1 beyond its end), ``click``
+    (the first clicked position, or -1), ``clicks`` (1 for each clicked position), ``looked`` (how many positions the
+    user examined, as in a log: up to the last click, or all), ``attraction`` (the probability of a click), ``best``
+    (that of the best list) and ``regret``, which is 0 for poisoning users, as in a simulation. For the next observation
+    it has ``round``, and the inputs of our agents: ``ties`` and ``draw``.
 
     Args:
         environment: any ``Environment``, for instance ``Synthetic()``; users click by its own model.
@@ -144,8 +82,9 @@ class CascadeEnv(gymnasium.Env[Observation, Action]):
         self._measure_reward, self._round = REWARDS[reward], 0
         roles = environment.history.user_roles if isinstance(environment, Clustered) else ()
         self._poisoning = frozenset(user for user, role in enumerate(roles) if role.kind == "poisoning")
-        fewest = getattr(environment, "fewest_items", most)
-        self.action_space: RankedLists = RankedLists(items=most, length=list_length, fewest=fewest)
+        least = 0 if getattr(environment, "fewest_items", most) >= list_length else MISSING  # lists may be shorter
+        sizes, start = np.full(list_length, most - least, np.int64), np.full(list_length, least, np.int64)
+        self.action_space: spaces.MultiDiscrete = spaces.MultiDiscrete(sizes, start=start)
         self.observation_space = spaces.Dict(
             {
                 "user": spaces.Discrete(environment.users),
@@ -168,19 +107,20 @@ class CascadeEnv(gymnasium.Env[Observation, Action]):
         return self._observe()
 
     def step(self, action: Action) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Show a list to the user, and proceed to the next round; raise ValueError for an invalid list."""
+        """Show a list to the user, and proceed to the next round; raise ValueError for what is no element of a list."""
         require(1 <= self._round <= self.rounds, "there is no round to play: call reset() first")
         environment, t = self.environment, self._round
         items = self._read_list(action)
         weights = environment.weights(t, self._user, self._features)
         clicks, compute_reward = click_list(environment, t, items, weights[items])
         best, attraction = compute_reward(weights[self.oracle.best(weights)]), compute_reward(weights[items])
-        marks = np.zeros(self.oracle.length, np.int8)
-        marks[list(clicks)] = 1
+        marks, shown = np.zeros(self.oracle.length, np.int8), np.full(self.oracle.length, MISSING)
+        marks[list(clicks)], shown[: items.size] = 1, items
         played = {
+            "shown": shown,
             "click": clicks[0] if clicks else MISSING,
             "clicks": marks,
-            "looked_until": examine(items.size, clicks).examined - 1,
+            "looked": examine(items.size, clicks).examined,
             "attraction": attraction,
             "best": best,
             "regret": 0.0 if self._user in self._poisoning else best - attraction,
@@ -201,18 +141,21 @@ class CascadeEnv(gymnasium.Env[Observation, Action]):
         return observation, {"round": t, "ties": ties, "draw": environment.draw(t)}
 
     def _read_list(self, action: Any) -> NDArray[np.intp]:
-        """Return the items of an action, without padding."""
+        """Return the items of an action, without padding; replace items that are repeated or not on offer."""
         length, offered = self.oracle.length, len(self._features)
         row = np.asarray(action)
         is_row = row.shape == (length,) and row.dtype.kind in "iu"
         require(is_row, f"an action must be {length} integers, got {row.dtype} of shape {row.shape}")
-        row = row.astype(np.int64)
-        is_good = is_list_of_distinct(row) and row.min() >= MISSING and row.max() < offered
-        require(is_good, f"an action must name distinct items in 0..{offered - 1}, then -1, got {row.tolist()}")
-        items: NDArray[np.intp] = row[row != MISSING].astype(np.intp)
-        is_long = items.size == length or self.action_space.fewest < length
-        require(is_long, f"an action must name {length} items, got {items.size}")
-        return items
+        least, most = int(self.action_space.start.min()), self.environment.most_items
+        is_good = row.min() >= least and row.max() < most
+        require(is_good, f"an action must hold numbers in {least}..{most - 1}, got {row.tolist()}")
+        ends = int(np.flatnonzero(row != MISSING).max(initial=0)) + 1  # -1 at the end shortens a list
+        kept, seen = [], set[int]()
+        for item in row[: min(ends, offered)].tolist():
+            kept.append(item if 0 <= item < offered and item not in seen else MISSING)
+            seen.add(item)
+        spare = (item for item in range(offered) if item not in seen)
+        return np.array([next(spare) if item == MISSING else item for item in kept], np.intp)
 
 
 EPISODE_OPTIONS = ("list_length", "rounds", "reward", "render_mode")  # of CascadeEnv; others build the environment

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedcascade.federation.agent import ShownList
 from fedcascade.federation.delivery import deliver_arrival, run_exchange
-from fedcascade.federation.messages import Cause, Download
+from fedcascade.federation.messages import Cause, Downloads
 from fedcascade.federation.policies import Policy
 from fedcascade.gym.environment import Action, CascadeEnv, Observation
 from fedcascade.learning.cascade import examine
@@ -42,7 +42,7 @@ class Player:
         simulation = prepare_simulation(self._scenario)
         self._server, self._recorder = simulation.server, simulation.recorder
         self._agents = make_agents(simulation, cascade.oracle)
-        self._open: tuple[ShownList, int, float, int, tuple[Download, ...]] | None = None
+        self._open: tuple[ShownList, int, float, int, Downloads] | None = None
 
     @property
     def ledger(self) -> ExchangeLedger:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fedcascade.checks import require
 
+MOST_PADDED = 1 << 26  # items, counting the padding; a log with few short lists may have more
 MISSING = -1  # pads short lists, and marks unknown values
 
 
@@ -67,6 +68,10 @@ class ClickLog:
 def concatenate(batches: Sequence[ClickLog]) -> ClickLog:
     """Concatenate batches; lists are padded to the longest, and a column that one batch lacks is dropped."""
     require(len(batches) > 0, "a log must have at least one batch")
+    longest, lists = max(batch.items.shape[1] for batch in batches), sum(map(len, batches))
+    filled = sum(int(batch.lengths.sum()) for batch in batches)
+    is_even = longest * lists <= max(MOST_PADDED, 16 * filled)
+    require(is_even, f"a list of {longest} items would pad {lists} lists to {longest * lists:.3g}: leave it out")
     joined: dict[str, Any] = {}
     for column in fields(ClickLog):
         parts = [getattr(batch, column.name) for batch in batches]

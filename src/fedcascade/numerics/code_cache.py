@@ -22,7 +22,7 @@ from numba.core.caching import (
     UserWideCacheLocator,
 )
 
-COMPILED = ("numerics", "learning", "federation", "environments", "simulation", "evaluation", "service")
+COMPILED = ("numerics", "learning", "federation", "environments", "simulation", "evaluation", "service/protocol")
 
 
 class CacheNotWritable(UserWarning):

@@ -1,6 +1,6 @@
 """A server with its dashboard and further extensions."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from fedcascade.service.dashboard.feed import DemoView
 from fedcascade.service.dashboard.routes import build_dashboard
@@ -15,9 +15,11 @@ def serve(
     *,
     demo: DemoView | None = None,
     extend: Callable[[Service], Sequence[Extension]] = lambda _: (),
+    tenants: Mapping[str, ServerSettings] = {},
 ) -> None:
     """Run a server with its dashboard until a signal; ``announce`` gets each line for the operator.
 
     The dashboard shows ``demo``, if any. ``extend`` returns further extensions, which stop before the dashboard.
+    With ``tenants`` the server hosts those.
     """
-    run_server(settings, announce, lambda service: [*extend(service), build_dashboard(service, demo)])
+    run_server(settings, announce, lambda service: [*extend(service), build_dashboard(service, demo)], tenants)

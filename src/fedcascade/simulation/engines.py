@@ -1,9 +1,10 @@
 """Selection of an engine: the requested one if it supports all parts of the scenario, else a simpler one."""
 
 import warnings
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Literal, Unpack, get_args
+from importlib.metadata import entry_points
+from typing import Any, Literal, Unpack, get_args
 
 from fedcascade.checks import require, require_known
 from fedcascade.environments.environment import Environment
@@ -16,6 +17,7 @@ from fedcascade.simulation.scenario import Progress, Scenario, ScenarioOptions
 from fedcascade.simulation.trace import Trace
 
 EngineName = Literal["exact", "reference", "cuda"]
+ENGINES = "fedcascade.engines"  # the entry points of engines in other packages
 
 
 def simulate(
@@ -41,7 +43,7 @@ def simulate(
         threads: cores of the exact engine; all if None.
         progress: called from time to time with the number of rounds done; the exact engine calls it with 0 after
             compilation.
-        options: ``checkpoints``, ``keep_lists``, ``warm`` and ``own_rounds``, as in ``Scenario``.
+        options: ``checkpoints``, ``keep_lists`` and ``warm``, as in ``Scenario``.
 
     >>> from fedcascade import POLICIES, Synthetic, simulate
     >>> environment = Synthetic(users=4, clusters=2, dimension=5, items=10)
@@ -61,10 +63,10 @@ def simulate(
         return next(simulate_together([scenario], progress))[1]
     if engine == "reference":
         return reference.simulate(scenario, progress)
-    return _simulate_on_processor(scenario, progress, threads)
+    return simulate_scenario(scenario, progress, threads)
 
 
-def _simulate_on_processor(scenario: Scenario, progress: Progress | None, threads: int | None = None) -> Trace:
+def simulate_scenario(scenario: Scenario, progress: Progress | None, threads: int | None = None) -> Trace:
     """Run a scenario with the exact engine, or with the reference and a warning if a part has no compiled form."""
     unsupported = find_unsupported(scenario)
     if unsupported is None:
@@ -74,39 +76,14 @@ def _simulate_on_processor(scenario: Scenario, progress: Progress | None, thread
     return reference.simulate(scenario, progress)
 
 
-def simulate_in_turns(scenarios: Sequence[Scenario], progress: Progress | None = None) -> list[Trace]:
-    """Run scenarios with the exact engine on one core; scenarios with the same items draw them once.
-
-    ``progress`` counts the rounds of all scenarios.
-    """
-    parts: dict[Hashable, list[int]] = {}
-    for number, scenario in enumerate(scenarios):
-        parts.setdefault(exact.identify_items(scenario) or f"run {number}", []).append(number)
-    traces: dict[int, Trace] = {}
-    done = 0
-    for part in parts.values():
-        members = [scenarios[number] for number in part]
-        report = progress and partial(_add_done, progress, done)
-        if len(part) == 1:
-            traces[part[0]] = _simulate_on_processor(members[0], report, threads=1)
-        else:
-            traces.update(zip(part, exact.simulate_in_turns(members, report), strict=True))
-        done += sum(scenario.rounds for scenario in members)
-    return [traces[number] for number in range(len(scenarios))]
-
-
 def simulate_together(scenarios: Sequence[Scenario], progress: Progress | None = None) -> Iterator[tuple[int, Trace]]:
     """Run many scenarios at once on a GPU; those with an unsupported part follow on the processor.
 
     Yields the number of each scenario and its Trace as it ends. ``progress`` counts the rounds of all scenarios.
     """
-    # Imported here, because only this engine needs numba's CUDA target.
-    from fedcascade.simulation.cuda import engine as cuda
-    from fedcascade.simulation.cuda import lowering
-    from fedcascade.simulation.cuda.device import check_device
-
-    check_device()
-    unsupported = {number: lowering.find_unsupported(scenario) for number, scenario in enumerate(scenarios)}
+    cuda = load_gpu_engine()
+    cuda.check_device()
+    unsupported = {number: cuda.find_unsupported(scenario) for number, scenario in enumerate(scenarios)}
     supported = [number for number, part in unsupported.items() if part is None]
     for place, trace in cuda.simulate_all([scenarios[number] for number in supported], progress):
         yield supported[place], trace
@@ -115,8 +92,16 @@ def simulate_together(scenarios: Sequence[Scenario], progress: Progress | None =
         scenario, part = scenarios[number], unsupported[number]
         message = f"the cuda engine does not support the {part} of {scenario.policy.name}: using the processor"
         warnings.warn(message, stacklevel=2)
-        yield number, _simulate_on_processor(scenario, progress and partial(_add_done, progress, done))
+        yield number, simulate_scenario(scenario, progress and partial(_add_done, progress, done))
         done += scenario.rounds
+
+
+def load_gpu_engine() -> Any:
+    """Load the engine of the package ``fedcascade-cuda``; raise a ValueError if it is not installed."""
+    found = list(entry_points(group=ENGINES, name="cuda"))
+    advice = "pip install 'fedcascade[gpu]'; --engine exact gives the same result on the processor"
+    require(bool(found), f"the cuda engine needs the package fedcascade-cuda: {advice}")
+    return found[0].load()
 
 
 def _add_done(progress: Progress, done: int, rounds: int) -> None:

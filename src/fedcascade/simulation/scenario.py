@@ -26,7 +26,6 @@ class ScenarioOptions(TypedDict, total=False):
     checkpoints: int
     keep_lists: bool
     warm: LogSums | None
-    own_rounds: int
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,6 @@ class Scenario:
     checkpoints: int = 10  # number of evenly spaced rounds with recorded totals
     keep_lists: bool = False  # record every list, in memory proportional to the rounds
     warm: LogSums | None = None  # data of each user from a log, for a warm start
-    own_rounds: int = 0  # record ``Trace.own_curves`` up to this many rounds of each user
 
     @property
     def clustered(self) -> Clustered:
@@ -90,7 +88,6 @@ def prepare_simulation(scenario: Scenario) -> Simulation:
     """Check that the parts of a scenario fit together; build its server and recorder."""
     environment, oracle = scenario.environment, scenario.oracle
     require_integer("rounds", scenario.rounds)
-    require_integer("own_rounds", scenario.own_rounds, 0)
     users, d, most = environment.users, environment.dimension, environment.most_items
     require(oracle.length <= most, f"list length must be <= items ({most}), got {oracle.length}")
     problem = ProblemSize(users=users, dimension=d, list_length=oracle.length, rounds=scenario.rounds)
@@ -106,6 +103,5 @@ def prepare_simulation(scenario: Scenario) -> Simulation:
         list_length=length,
         has_propensities=isinstance(oracle, Explorer),
         population=scenario.clustered if has_events else None,
-        own_rounds=scenario.own_rounds,
     )
     return Simulation(problem, policy, server, recorder)

@@ -1,27 +1,25 @@
 """The result of a simulation: totals at checkpoints, a ledger of exchanges, the final partition."""
 
-import csv
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module
-from os import PathLike
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcascade.checks import require, require_integer
+from fedcascade.checks import require, require_extra, require_integer
 from fedcascade.environments.clustered import Clustered
 from fedcascade.federation.agent import ShownList
-from fedcascade.federation.grouping.partition import relabel_by_appearance
-from fedcascade.federation.messages import Cause, Download, Upload
+from fedcascade.federation.grouping.partition import relabel_canonically
+from fedcascade.federation.messages import Cause, Downloads, Upload, count_payload_bytes
+from fedcascade.intervals import Interval, estimate_mean
 from fedcascade.numerics.linear import Vector, sum_in_order
 from fedcascade.simulation.ledger import ExchangeLedger, LedgerEntry
-from fedcascade.simulation.user_regret import CohortCurve, OwnRounds, RegretByUser, UserRecord
+from fedcascade.simulation.user_regret import RegretByUser, UserRecord
 
-ARITHMETIC = 5  # version of the arithmetic; incremented by changes that alter the bits of a Trace
+ARITHMETIC = 6  # version of the arithmetic; incremented by changes that alter the bits of a Trace
 Lists = NDArray[np.int32]  # one row of items per round, padded with -1
 
 
@@ -41,8 +39,8 @@ class Trace:
     """The result of a run. Runs of the same scenario compare equal; ``seconds`` and lists are not compared.
 
     Regret and reward are those of honest users. ``user_records`` is empty without events such as change or joins.
-    ``propensities`` are those of the items of ``lists``, for oracles that explore. ``own_curves`` holds regret by the
-    number of a user's rounds, if requested. ``seconds`` excludes compilation; runs that take turns share it equally.
+    ``propensities`` are those of the items of ``lists``, for oracles that explore. ``seconds`` excludes
+    compilation.
     """
 
     policy: str
@@ -56,7 +54,10 @@ class Trace:
     lists: Lists | None = field(default=None, compare=False, repr=False)
     propensities: NDArray[np.float64] | None = field(default=None, compare=False, repr=False)
     user_records: tuple[UserRecord, ...] = field(default=(), repr=False)
-    own_curves: tuple[CohortCurve, ...] = field(default=(), repr=False)
+
+    def __repr__(self) -> str:
+        totals = f"regret={self.regret:.1f}, exchanges={self.communications()}, groups={self.clusters}"
+        return f"<Trace {self.policy}: rounds={self.rounds}, {totals}>"
 
     @property
     def regret(self) -> float:
@@ -91,13 +92,11 @@ class Trace:
         """Return the totals at checkpoints as a polars.DataFrame."""
         return import_module("polars").DataFrame(self.to_columns())  # polars is optional
 
-    def write_csv(self, path: str | PathLike[str]) -> None:
-        """Write the totals at checkpoints as CSV."""
-        columns = self.to_columns()
-        with Path(path).open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(columns)
-            writer.writerows(zip(*columns.values(), strict=True))
+    def plot(self, quantity: str = "regret") -> Any:
+        """Plot regret, exchanges or clustering error over rounds as a matplotlib Figure (extra 'experiments')."""
+        require_extra("experiments", "a figure")
+        figures = import_module("fedcascade.experiments.reports.figures")  # matplotlib is optional
+        return figures.plot_traces({self.policy: [self]}, quantity, title=self.policy)
 
     def communications(self, cause: Cause | None = None) -> int:
         """Return the number of exchanges, of all causes or of one."""
@@ -132,15 +131,6 @@ def compute_clustering_error(partition: ArrayLike, truth: ArrayLike) -> float:
     return float(1.0 - np.mean(right))
 
 
-def relabel_canonically(labels: ArrayLike) -> tuple[int, ...]:
-    """Rename labels in order of first appearance, so that equal partitions are equal tuples.
-
-    >>> relabel_canonically([7, 3, 7])
-    (0, 1, 0)
-    """
-    return tuple(relabel_by_appearance(np.asarray(labels))[1].tolist())
-
-
 def space_checkpoints(rounds: int, checkpoints: int) -> list[int]:
     """Return the rounds of checkpoints: evenly spaced, including the last round.
 
@@ -165,7 +155,6 @@ class Recorder:
         list_length: int = 0,
         has_propensities: bool = False,
         population: Clustered | None = None,
-        own_rounds: int = 0,
     ) -> None:
         self.rounds, self.truth = rounds, truth
         self.population = population
@@ -174,7 +163,6 @@ class Recorder:
         self.reward = self.observations = 0
         self.curve: list[Checkpoint] = []
         self.ledger = ExchangeLedger()
-        self.own_rounds = OwnRounds(users=truth.size, most=own_rounds) if own_rounds else None
         self.lists = np.full((rounds, list_length), -1, np.int32) if list_length else None
         self.propensities = np.ones((rounds, list_length)) if list_length and has_propensities else None
         self.stops = space_checkpoints(rounds, checkpoints)
@@ -197,8 +185,6 @@ class Recorder:
         if self.regret_by_user is not None:
             regret = self.regret_by_user.record(users, regret)
             clicked = clicked & self.regret_by_user.is_honest[users]
-        if self.own_rounds is not None:
-            self.own_rounds.record(users, regret)
         self.regret = sum_in_order(self.regret, regret)
         self.reward += int(clicked.sum())
         self.observations += int(examined.sum())
@@ -214,8 +200,6 @@ class Recorder:
         if self.regret_by_user is not None:
             regret = float(self.regret_by_user.record(np.array([user]), np.array([regret]))[0])
             has_click = has_click and bool(self.regret_by_user.is_honest[user])
-        if self.own_rounds is not None:
-            self.own_rounds.record(np.array([user]), np.array([regret]))
         self.regret += regret
         self.reward += has_click
         self.observations += played.examined
@@ -225,16 +209,17 @@ class Recorder:
             self.propensities[round_ - 1, : shown.items.size] = shown.propensities
 
     def record_exchange(
-        self, round_: int, uploads: Sequence[Upload], downloads: Sequence[Download], alone: Cause | None = None
+        self, round_: int, uploads: Sequence[Upload], downloads: Downloads, alone: Cause | None = None
     ) -> None:
         """Add the messages of one exchange to the ledger.
 
         ``alone`` is the cause of downloads that count as exchanges of their own; None adds them to the uploads.
         """
-        down = sum(download.bytes for download in downloads) if alone is None else 0
+        sizes = [(agent, count_payload_bytes(statistics.dimension)) for agent, statistics in downloads]
+        down = sum(size for _, size in sizes) if alone is None else 0
         self.ledger.extend(LedgerEntry(round_, each.agent, each.cause, each.bytes, down) for each in uploads)
         if alone is not None:
-            self.ledger.extend(LedgerEntry(round_, each.agent, alone, 0, each.bytes) for each in downloads)
+            self.ledger.extend(LedgerEntry(round_, agent, alone, 0, size) for agent, size in sizes)
 
     def record_checkpoint(self, round_: int, labels: NDArray[np.int64]) -> None:
         """Store the totals if this round is a checkpoint."""
@@ -263,7 +248,6 @@ class Recorder:
             lists=self.lists,
             propensities=self.propensities,
             user_records=() if self.regret_by_user is None else self.regret_by_user.build_records(),
-            own_curves=() if self.own_rounds is None else self.own_rounds.list_curves(),
         )
 
 
@@ -280,7 +264,6 @@ def summarise(trace: Trace, *, seed: int) -> dict[str, Any]:
         **{name: getattr(trace, name) for name in ("clusters", "clustering_error", "seconds")},
         "curve": [asdict(point) for point in trace.curve],
         **({"users": users, "newcomer_regret": trace.newcomer_regret} if users else {}),
-        **({"own_curves": [asdict(curve) for curve in trace.own_curves]} if trace.own_curves else {}),
     }
 
 
@@ -289,3 +272,29 @@ def _count_by_cause(trace: Trace) -> dict[str, int]:
     counts = {cause: trace.communications(cause) for cause in Cause}
     paper = (Cause.DETERMINANT, Cause.AUXILIARY, Cause.FORCED)
     return {cause.value: count for cause, count in counts.items() if count or cause in paper}
+
+
+class ComparedPolicy(NamedTuple):
+    """The runs of a policy: means, and the difference of its regret from the baseline's, run by run."""
+
+    label: str
+    regret: Interval
+    difference: Interval
+    exchanges: Interval
+    clustering_error: Interval
+
+
+def compare_traces(traces: Mapping[str, Sequence[Trace]], against: str) -> list[ComparedPolicy]:
+    """Compare policies with one of them, over runs that are paired by their order."""
+    compared = []
+    for label, runs in traces.items():
+        gaps = [run.regret - other.regret for run, other in zip(runs, traces[against], strict=True)]
+        totals = [(run.regret, float(run.communications()), run.clustering_error) for run in runs]
+        regret, exchanges, error = map(estimate_mean, zip(*totals, strict=True))
+        compared.append(ComparedPolicy(label, regret, estimate_mean(gaps), exchanges, error))
+    return compared
+
+
+def choose_baseline(labels: Sequence[str]) -> str:
+    """Return the policy that others are compared with: the one that learns alone, or else the first."""
+    return "fedind" if "fedind" in labels else labels[0]

@@ -173,7 +173,7 @@ def test_a_table_of_items_gives_numbers_and_features(plain: Path, tmp_path: Path
     items = read_items(table)
     assert read_log(plain, items=items).read().items[0].tolist() == [3, 2, 1]
     table.write_text("item,x,y\nd,1,0\nc,0,1\nb,0.5,0.5\n")
-    with pytest.raises(ValueError, match="row 1, column items: item a is not in the table of items"):
+    with pytest.raises(ValueError, match="row 1, column items: must name items of the table of items, got a"):
         read_log(plain, items=read_items(table)).read()
 
 
@@ -205,3 +205,123 @@ def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.5 * peaks[0]
+
+
+def test_a_log_is_read_in_order_of_time(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("time,user,items,clicks\n2024-05-03,ann,a b,0\n2024-05-01,bob,b,\n2024-05-02,eve,b a,1\n")
+    log = read_log(path)
+    assert [batch.users.tolist() for batch in log.batches(rows=2)] != [[]]
+    assert list(log.users) == ["bob", "eve", "ann"]
+    assert log.list_notes() == [f"{path} is not in order of time: it was sorted (2 of 3 rows were late)"]
+    assert log.count() == 3
+    path.write_text("time,user,items,clicks\n1,ann,a b,0\n1,bob,b,\n2,eve,b a,1\n")
+    assert read_log(path).list_notes() == []
+    path.write_text("time,user,items,clicks\n3,ann,a b,0\n1,bob,b,\n2,eve,b a,7\n")
+    with pytest.raises(ValueError, match="row 3, column clicks"):
+        read_log(path).read()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "user,items,clicks\nann lee,green tea|milk,0\nbob,green tea,\n",
+        "user;items;clicks\nann lee; green tea | milk ;0\nbob;green tea;\n",
+        """user;items;clicks\nann lee;['green tea', 'milk'];0\nbob;["green tea"];\n""",
+        'user\titems\tclicks\nann lee\t"[""green tea"", ""milk""]"\t0\nbob\t"[""green tea""]"\t\n',
+    ],
+)
+def test_names_may_hold_spaces(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(text)
+    log = read_log(path)
+    assert log.read().items.tolist() == [[0, 1], [0, -1]]
+    assert (list(log.users), list(log.items)) == (["ann lee", "bob"], ["green tea", "milk"])
+
+
+def test_names_with_spaces_and_bars_are_written_and_read(tmp_path: Path) -> None:
+    log = ClickLog(users=np.array([0, 1]), items=np.array([[0, 1], [2, -1]]), clicks=np.zeros((2, 2), bool))
+    items = ["green tea", "men's shoes", "a|b"]
+    for ending in (".csv", ".jsonl", ".parquet"):
+        path = tmp_path / f"log{ending}"
+        write_log(path, log, users=["ann lee", "bob"], items=items)
+        again = read_log(path)
+        assert again.read().items.tolist() == log.items.tolist()
+        assert (list(again.users), list(again.items)) == (["ann lee", "bob"], items)
+
+
+def test_bad_rows_are_skipped_counted_and_named(tmp_path: Path) -> None:
+    clean, dirty = tmp_path / "clean.csv", tmp_path / "dirty.csv"
+    header, good = "time,user,items,clicks\n", [f"{t},u{t % 3},a b,{t % 2}\n" for t in range(20)]
+    bad = ["1,,a b,0\n", "2,u1,a b,5\n", "x,u1,a b,0\n", "3,u1,a b,0,9,9\n", "4,u1,zz,0\n", "5,u2,a b,6\n"]
+    clean.write_text(header + "".join(good))
+    dirty.write_text(header + "".join(good[:7] + bad[:3] + good[7:] + bad[3:]))
+    table = tmp_path / "items.csv"
+    table.write_text("item,x\na,1\nb,0.5\n")
+    wanted = read_log(clean, items=read_items(table)).read()
+    log = read_log(dirty, items=read_items(table), skip_invalid=True)
+    assert log.count() == 20
+    assert as_lists(log.read()) == as_lists(wanted)
+    assert sum(count for count, _ in log.skipped.values()) == 6
+    assert log.skipped["clicks: must hold positions of the list, counted from 0"] == (
+        2, "row 9, column clicks: must hold positions of the list, counted from 0, got 5"
+    )  # fmt: skip
+    _, first, *others = log.list_notes()
+    assert (
+        first == "skipped 2 rows such as row 9, column clicks: must hold positions of the list, counted from 0, got 5"
+    )
+    assert "skipped 1 rows such as row 24, column more fields than the header names: must be absent, got 9" in others
+    assert len(others) == 4
+    dirty.write_text(header + "".join(bad[:3]))
+    with pytest.raises(ValueError, match="holds no lists that can be read: skipped 1 rows such as row"):
+        read_log(dirty, skip_invalid=True).read()
+
+
+def test_rows_with_bad_features_are_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("user,items,clicks,features\na,1 2,0,0.5 0\na,1,,1 0\na,1 2,0,3 0\na,1,,nan\nb,2,0,0.25\n")
+    log = read_log(path, skip_invalid=True)
+    read = log.read()
+    assert read.features is not None
+    assert read.features[:, :, 0].tolist() == [[0.5, 0.0], [0.25, 0.0]]
+    assert {count for count, _ in log.skipped.values()} == {1, 2}
+
+
+EVENTS = """user_id,ts,request_id,item_id,rank,is_click,propensity
+ann lee,5,r2,green tea,2,0,0.5
+ann lee,5,r2,milk,1,1,0.25
+bob,1,r1,cake,1,,0.25
+bob,1,r1,green tea,2,true,0.5
+bob,1,r1,green tea,2,false,0.5
+"""
+
+
+def test_events_become_lists(tmp_path: Path) -> None:
+    path = tmp_path / "events.csv"
+    path.write_text(EVENTS)
+    log = read_log(path)
+    read = log.read()
+    assert (list(log.users), list(log.items)) == (["bob", "ann lee"], ["cake", "green tea", "milk"])
+    assert read.items.tolist() == [[0, 1], [2, 1]]
+    assert read.clicks.tolist() == [[False, True], [True, False]]
+    assert read.propensities is not None
+    assert read.propensities.tolist() == [[0.25, 0.5], [0.25, 0.5]]
+    bad = "".join(
+        f"eve,9,{row}\n" for row in ("r3,,1,1,0.5", "r4,milk,x,0,0.5", "r5,milk,1,maybe,0.5", "r6,milk,1,0,0")
+    )
+    path.write_text(EVENTS + bad + "eve,9,r7,milk,1,0,0.5\nann,9,r7,cake,2,0,0.5\n")
+    with pytest.raises(ValueError, match="request 3, column items: must name every item of the list"):
+        read_log(path).read()
+    log = read_log(path, skip_invalid=True)
+    assert as_lists(log.read()) == as_lists(read)
+    assert sum(count for count, _ in log.skipped.values()) == 5
+
+
+def test_events_without_requests_are_lists_of_one_item(tmp_path: Path) -> None:
+    path = tmp_path / "log_random.csv"  # as KuaiRand has them
+    path.write_text(
+        "user_id,video_id,date,hourmin,time_ms,is_click\n0,5,20220422,700,1650582042000,1\n0,9,2,7,1650582043000,0\n"
+    )
+    log = read_log(path)
+    assert log.read().clicks.tolist() == [[True], [False]]
+    assert list(log.items) == ["5", "9"]

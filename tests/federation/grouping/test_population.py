@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from fedcascade.federation.grouping.partition import relabel_canonically
 from fedcascade.federation.grouping.population.gaussian import (
     Gaussian,
     make_gaussian,
@@ -29,7 +30,6 @@ from fedcascade.learning.noise import estimate_noise
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.grid import round_to_grid
-from fedcascade.simulation.trace import relabel_canonically
 
 from .plays import check_groups
 
@@ -51,8 +51,8 @@ def draw_data(random: np.random.Generator, theta: Array, rounds: int) -> Statist
 
 
 def upload(server: Server, agent: int, statistics: Statistics, cause: Cause = Cause.FORCED) -> Statistics:
-    (download,) = server.receive(Upload(agent=agent, sequence=1, cause=cause, statistics=statistics))
-    return download.statistics
+    [[_, download]] = server.receive(Upload(agent=agent, sequence=1, cause=cause, statistics=statistics))
+    return download
 
 
 def get_groups(server: Server) -> PopulationPartition:
@@ -216,7 +216,7 @@ def test_a_member_is_told_the_mean_of_the_others() -> None:
     server = play(KINDS[np.arange(24) % 3], 8, rounds=200)
     groups = get_groups(server)
     own, before = server.holdings[0], deepcopy(server.to_state())
-    mean, covariance = read_others(server.answer(0).statistics, own, OURS.lambda_)
+    mean, covariance = read_others(server.answer(0), own, OURS.lambda_)
     others = server.holdings.total(np.arange(3, 24, 3))
     expected = np.linalg.solve(others.gram + groups.base.precision, others.moment + groups.base.pull)
     np.testing.assert_allclose(mean, expected, atol=1e-3)
@@ -231,10 +231,11 @@ def test_a_member_is_told_the_mean_of_the_others() -> None:
 
 def test_a_user_without_data_is_told_the_population() -> None:
     server = play(draw_users(12), 3)
-    newcomer, groups = server.join(), get_groups(server)
-    prior = server.make_prior(newcomer)
+    server.join()
+    groups = get_groups(server)
+    prior = groups.prior_for_newcomer()
     assert prior is not None
-    mean, covariance = read_others(prior.statistics, Statistics.zero(D), OURS.lambda_)
+    mean, covariance = read_others(prior, Statistics.zero(D), OURS.lambda_)
     np.testing.assert_allclose(mean, groups.mean)
     np.testing.assert_allclose(covariance, groups.outside)
     assert get_groups(play(draw_users(1), 3)).prior_for_newcomer() is None
@@ -259,7 +260,7 @@ def test_a_group_of_fewer_others_is_not_used() -> None:
         groups = get_groups(server)
         members = np.flatnonzero(groups.responsibilities[:, groups.responsibilities[0].argmax()])
         assert members.tolist() == [0, 1, 2], "the three must have a group of their own, or this test shows little"
-        mean, _ = read_others(server.answer(0).statistics, server.holdings[0], OURS.lambda_)
+        mean, _ = read_others(server.answer(0), server.holdings[0], OURS.lambda_)
         assert (np.linalg.norm(mean - KINDS[0]) < 0.1) == is_used
 
 
@@ -361,7 +362,7 @@ def test_a_restored_server_continues_with_the_same_bits(policy: Policy) -> None:
             answers[place].append(answer.gram.tobytes() + answer.moment.tobytes())
             if number == 40:
                 each.forget(3)
-            answers[place].append(each.answer(7).statistics.gram.tobytes())
+            answers[place].append(each.answer(7).gram.tobytes())
             if place:
                 each.answer(5)
     assert answers[0] == answers[1]
@@ -380,9 +381,9 @@ def test_answers_change_smoothly_from_two_users_to_a_hundred() -> None:
         before = get_groups(server).mean.copy()
         upload(server, server.join(), draw_data(random, thetas[user], 40))
         jumps.append(float(np.linalg.norm(get_groups(server).mean - before)))
-        known = server.make_prior(user + 1)
+        known = get_groups(server).prior_for_newcomer()
         assert known is not None
-        traces.append(float(np.trace(read_others(known.statistics, Statistics.zero(D), OURS.lambda_)[1])))
+        traces.append(float(np.trace(read_others(known, Statistics.zero(D), OURS.lambda_)[1])))
         check_groups(get_groups(server))
     assert max(jumps[10:]) < 0.15
     assert min(traces) > 0.01

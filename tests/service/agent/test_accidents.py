@@ -6,8 +6,6 @@ the terms, the server answers nonsense.
 
 import shutil
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +17,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from httpx2 import Response
 
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.triggers import Always
@@ -27,8 +26,6 @@ from fedcascade.learning.statistics import Statistics
 from fedcascade.service.agent.client import fetch_terms
 from fedcascade.service.agent.connection import connect
 from fedcascade.service.agent.pool import AgentPool, PoolAgent, RemoteAgent
-from fedcascade.service.agent.store_file import StoreFile
-from fedcascade.service.agent.transport import HttpReply
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.clock import Clock
 
@@ -230,7 +227,7 @@ def test_an_agent_keeps_what_it_has_under_other_terms(server: Server, tmp_path: 
         assert (again.memory.policy.name, again.memory.state.local.download.statistics.rounds) == ("population", number)
 
 
-@pytest.mark.parametrize("version", [5, 7])
+@pytest.mark.parametrize("version", [5, 8])
 def test_a_file_of_another_version_is_refused_in_one_line(server: Server, tmp_path: Path, version: int) -> None:
     path = tmp_path / "agent.db"
     server.connect(path).close()
@@ -238,20 +235,8 @@ def test_a_file_of_another_version_is_refused_in_one_line(server: Server, tmp_pa
     with connection:
         connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
-    with pytest.raises(ValueError, match=rf"file version 6, got {version}: use .*[^\n]$"):
+    with pytest.raises(ValueError, match=rf"file version 7, got {version}: use .*[^\n]$"):
         server.connect(path)
-
-
-def test_an_agents_file_has_one_process_at_a_time(server: Server, tmp_path: Path) -> None:
-    script = "import sys; from fedcascade.service.agent.store_file import StoreFile; StoreFile(sys.argv[1])"
-    with server.connect(tmp_path / "agent.db"):
-        command = [sys.executable, "-c", script, str(tmp_path / "agent.db")]
-        second = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        assert second.returncode != 0
-        assert "another process uses" in second.stderr
-        with pytest.raises(ValueError, match=r"this process has opened .* already: use"):
-            StoreFile(str(tmp_path / "agent.db"))
-    StoreFile(str(tmp_path / "agent.db")).close()
 
 
 class LyingTransport:
@@ -259,23 +244,23 @@ class LyingTransport:
 
     def __init__(self, running: RunningService) -> None:
         self.running = running
-        self.change: Callable[[str, HttpReply], HttpReply] = lambda _, reply: reply
+        self.change: Callable[[str, Response], Response] = lambda _, reply: reply
 
-    def send(self, method: str, path: str, body: bytes, headers: Any) -> HttpReply:
+    def send(self, method: str, path: str, body: bytes, headers: Any) -> Response:
         return self.change(path, self.running.transport.send(method, path, body, headers))
 
     def close(self) -> None:
         """Nothing to close."""
 
 
-def edit_answer(**changes: Any) -> Callable[[str, HttpReply], HttpReply]:
+def edit_answer(**changes: Any) -> Callable[[str, Response], Response]:
     """Change fields of answers to uploads."""
 
-    def change(path: str, reply: HttpReply) -> HttpReply:
-        if path != wire.EXCHANGES or reply.status != 200:
+    def change(path: str, reply: Response) -> Response:
+        if path != wire.EXCHANGES or reply.status_code != 200:
             return reply
-        fields = msgspec.msgpack.decode(reply.body) | changes
-        return HttpReply(200, msgspec.msgpack.encode(fields), reply.headers)
+        fields = msgspec.msgpack.decode(reply.content) | changes
+        return Response(200, content=msgspec.msgpack.encode(fields))
 
     return change
 
@@ -285,7 +270,7 @@ def pack(gram: np.ndarray, moment: np.ndarray) -> bytes:
 
 
 BROKEN = {
-    "undecodable": lambda path, reply: HttpReply(200, b"\xc1", reply.headers) if path == wire.EXCHANGES else reply,
+    "undecodable": lambda path, reply: Response(200, content=b"\xc1") if path == wire.EXCHANGES else reply,
     "another upload's": edit_answer(sequence=77),
     "absurd counts": edit_answer(count=2**62, rounds=2**62),
     "absurd rounds": edit_answer(system_rounds=2**63, agents=2**63),
@@ -364,10 +349,10 @@ def connect_to_liar(folder: Path) -> Iterator[tuple[RemoteAgent, LyingTransport]
 
 
 def test_an_upload_that_the_server_never_takes_is_given_up_and_counted_as_lost(tmp_path: Path) -> None:
-    def refuse(path: str, reply: HttpReply) -> HttpReply:
+    def refuse(path: str, reply: Response) -> Response:
         if path != wire.EXCHANGES:
             return reply
-        return HttpReply(422, msgspec.json.encode({"reason": "impossible", "detail": "no data has it"}), {})
+        return Response(422, content=msgspec.json.encode({"reason": "impossible", "detail": "no data has it"}))
 
     with connect_to_liar(tmp_path) as (agent, transport):
         transport.change = refuse
@@ -377,7 +362,7 @@ def test_an_upload_that_the_server_never_takes_is_given_up_and_counted_as_lost(t
 
 
 def test_an_unexpected_error_is_said_and_does_not_end_the_thread(tmp_path: Path) -> None:
-    def fail(path: str, reply: HttpReply) -> HttpReply:
+    def fail(path: str, reply: Response) -> Response:
         raise RuntimeError("a bug")
 
     with connect_to_liar(tmp_path) as (agent, transport):

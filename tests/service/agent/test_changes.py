@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from httpx2 import Response
 
 from fedcascade.federation.agent import Agent
 from fedcascade.federation.messages import Cause, Upload
@@ -24,7 +25,6 @@ from fedcascade.numerics.grid import round_to_grid
 from fedcascade.service.agent.connection import connect
 from fedcascade.service.agent.ledger import renumber, withdraw
 from fedcascade.service.agent.pool import AgentPool, PoolAgent, RemoteAgent
-from fedcascade.service.agent.transport import HttpReply
 
 from ..helpers import RunningService, serve_in_process
 
@@ -66,7 +66,7 @@ class ServerOnFile:
         shutil.copy(self.folder / "backup.db", self.folder / "store.db")
         self.start()
 
-    def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> HttpReply:
+    def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Response:
         """Carry a request to the server of now, as a transport."""
         with self._lock:
             if not (self.is_up and self._is_running):
@@ -169,7 +169,7 @@ def test_restarts_change_no_bit_of_what_an_agent_does(server: ServerOnFile, tmp_
         if wanted is not None:
             resets += wanted.cause is Cause.CHANGE
             flush(agent)
-            [download] = memory.receive(wanted)
+            [[_, download]] = memory.receive(wanted)
             others.receive(download)
         assert np.array_equal(agent.estimate, others.state.decision.theta)
     assert resets == 1
@@ -292,11 +292,8 @@ def test_own_data_that_are_lost_are_what_the_server_holds_and_what_waits(server:
     with server.connect(path, policy=POLICIES["population"]) as agent:
         play(agent, FIRST, 240)
         flush(agent)
-        arrivals = agent.memory.state.local.arrivals
-    connection = sqlite3.connect(path)
-    with connection:
-        connection.execute("DELETE FROM entry WHERE name = 'own'")
-    connection.close()
+        arrivals, record = agent.memory.state.local.arrivals, agent.memory.record
+        record.update(lambda: record.puts.update(own=None))
     with server.connect(path) as again:
         assert again.memory.policy.name == "population"
         assert again.memory.state.local.own_total.rounds == arrivals
@@ -335,7 +332,7 @@ def test_an_agent_that_leaves_after_a_change_leaves_nothing(server: ServerOnFile
         overview = server.running.operator.fetch_overview()
         assert (overview.active, server.sum_all().rounds) == (1, rounds)
     with sqlite3.connect(tmp_path / "agent.db") as connection:
-        assert connection.execute("SELECT count(*) FROM entry WHERE agent > 0").fetchone() == (0,)
+        assert connection.execute("SELECT count(*) FROM pool_entry WHERE agent > 0").fetchone() == (0,)
 
 
 def test_agents_of_a_pool_change_one_by_one(server: ServerOnFile, tmp_path: Path) -> None:

@@ -10,13 +10,14 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from httpx2 import Response
 
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.triggers import Always
 from fedcascade.learning.oracles import PerCategory
 from fedcascade.service.agent.connection import connect
+from fedcascade.service.agent.database import AgentFile
 from fedcascade.service.agent.pool import RemoteAgent
-from fedcascade.service.agent.transport import HttpReply
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.clock import Clock
 from fedcascade.service.protocol.errors import Refused
@@ -128,12 +129,12 @@ def test_flush_tries_at_once_however_long_the_pause(running: RunningService, tmp
 
 def test_flush_keeps_the_pause_that_the_server_asked_for(running: RunningService, tmp_path: Path) -> None:
     class BusyTransport(CuttableTransport):
-        def send(self, method: str, path: str, body: bytes, headers: Any) -> HttpReply:
+        def send(self, method: str, path: str, body: bytes, headers: Any) -> Response:
             if path != wire.EXCHANGES:
                 return super().send(method, path, body, headers)
             self.sent += 1
             refusal = msgspec.json.encode({"reason": "too-many-requests", "detail": "later"})
-            return HttpReply(429, refusal, {"retry-after": "60"})
+            return Response(429, content=refusal, headers={"retry-after": "60"})
 
     transport = BusyTransport(running)
     with open_agent(running, tmp_path / "agent.db", transport=transport) as agent:
@@ -188,13 +189,16 @@ def test_a_fork_is_refused_and_does_no_harm(tmp_path: Path) -> None:
 def test_a_full_disk_refuses_feedback_and_nothing_counts_twice(running: RunningService, tmp_path: Path) -> None:
     with open_agent(running, tmp_path / "agent.db", policy=None, min_observations=10**6) as agent:
         shown = agent.recommend(np.eye(D), 1)
-        [pages] = agent.memory.store.file.execute("PRAGMA page_count").fetchone()
-        agent.memory.store.file.execute(f"PRAGMA max_page_count = {pages}")
+        database = agent.memory.record.database
+        assert isinstance(database, AgentFile)
+        [[pages]] = database._run("PRAGMA page_count")
+        database._run(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(OSError, match=r"full.*nothing has changed"):
             [agent.recommend(np.eye(D), 1) for _ in range(10_000)]
         arrivals = agent.memory.state.local.arrivals
-        agent.memory.store.file.execute("PRAGMA max_page_count = 100000")
-        assert agent.recommend(np.eye(D), 1).impression == arrivals + 1
+        database._run("PRAGMA max_page_count = 100000")
+        agent.recommend(np.eye(D), 1)
+        assert agent.memory.state.local.arrivals == arrivals + 1
         agent.feedback(shown, 0)
         assert agent.buffered == 1
 
@@ -202,11 +206,12 @@ def test_a_full_disk_refuses_feedback_and_nothing_counts_twice(running: RunningS
 def test_lists_expire_by_number(running: RunningService, tmp_path: Path) -> None:
     with open_agent(running, tmp_path / "agent.db", keep_lists=3) as agent:
         shown = [agent.recommend(np.eye(D), 2) for _ in range(5)]
-        assert [waiting.impression for waiting in agent.open_lists()] == [3, 4, 5]
+        assert [waiting.impression for waiting in agent.open_lists()] == [each.impression for each in shown[2:]]
         assert agent.open_lists()[0].items == tuple(shown[2].items)
         agent.feedback(shown[2], 0)
-        assert [waiting.impression for waiting in agent.open_lists()] == [4, 5]
-        with pytest.raises(ValueError, match="no open list 1: a list expires after 3 newer ones or 365 days"):
+        assert [waiting.impression for waiting in agent.open_lists()] == [each.impression for each in shown[3:]]
+        kept = "a list expires after 3 newer ones or 365 days"
+        with pytest.raises(ValueError, match=f"no open list {shown[0].impression}: {kept}"):
             agent.feedback(shown[0], 0)
 
 
@@ -220,8 +225,8 @@ def test_lists_expire_by_time_also_across_restarts(running: RunningService, tmp_
         assert [waiting.shown_at for waiting in agent.open_lists()] == [1e9, 1e9 + 50_000]
     now.append(1e9 + 100_000)
     with open_agent(running, tmp_path / "agent.db", new=False, **options) as agent:
-        assert [waiting.impression for waiting in agent.open_lists()] == [2]
-        with pytest.raises(ValueError, match=r"no open list 1: .* or 1 days"):
+        assert [waiting.impression for waiting in agent.open_lists()] == [second.impression]
+        with pytest.raises(ValueError, match=rf"no open list {first.impression}: .* or 1 days"):
             agent.feedback(first.impression, 0)
         agent.feedback(second.impression, 1)
         assert agent.open_lists() == []

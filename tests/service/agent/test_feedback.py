@@ -45,7 +45,7 @@ def count_held(agent: RemoteAgent) -> tuple[int, int, int]:
     return standing.count, standing.clicks, standing.rounds
 
 
-@pytest.mark.parametrize("kind", [int, np.int64, np.uint8, np.int32, lambda value: np.array(value)])
+@pytest.mark.parametrize("kind", [int, np.int64, np.uint64, lambda value: np.array(value)])
 def test_whole_numbers_of_any_kind_are_positions_and_impressions(
     running: RunningService, tmp_path: Path, agent: RemoteAgent, kind: Any
 ) -> None:
@@ -117,15 +117,16 @@ def test_feedback_says_something(agent: RemoteAgent) -> None:
             agent.feedback(shown, **words)
 
 
-def test_a_list_of_another_agent_with_the_same_number_is_refused(
+def test_a_list_of_another_agent_is_refused_by_name(
     running: RunningService, tmp_path: Path, agent: RemoteAgent
 ) -> None:
     with open_agent(running, tmp_path / "other.db", running.operator.create_tokens()[0]) as other:
-        foreign, own = other.recommend(0.5 * np.eye(D), 2), agent.recommend(np.eye(D), 2)
-        assert foreign.impression == own.impression
-        with pytest.raises(ValueError, match="has not shown this list"):
-            agent.feedback(foreign, 0)
+        foreign, own = other.recommend(np.eye(D), 2), agent.recommend(np.eye(D), 2)
+        for named in (foreign, foreign.impression, 1):
+            with pytest.raises(ValueError, match="has no open list"):
+                agent.feedback(named, 0)
         agent.feedback(own, 0)
+        assert count_held(agent)[2] == 1
 
 
 def test_a_new_agent_learns_its_users_history_once(running: RunningService, tmp_path: Path, agent: RemoteAgent) -> None:

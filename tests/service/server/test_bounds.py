@@ -116,7 +116,7 @@ def test_one_lie_of_a_hundred_million_observations_is_refused_by_default(tmp_pat
 
 
 def test_the_terms_say_what_is_taken(running: RunningService, tmp_path: Path) -> None:
-    terms = wire.decode(running.transport.send("GET", "/v1/terms", b"", {}).body, wire.Terms, wire.JSON)
+    terms = wire.decode(running.transport.send("GET", "/v1/terms", b"", {}).content, wire.Terms, wire.JSON)
     assert (terms.longest_list, terms.min_observations) == (4, 6)
     assert (terms.rounds_burst, terms.rounds_per_hour) == (100, 60.0)
     [token] = running.operator.create_tokens()

@@ -69,7 +69,7 @@ def test_a_change_replaces_what_came_before_and_counts_once(running: RunningServ
     assert held_of(agent) == [0.0, 1.0, 1.0, 0.0]
     overview = running.operator.fetch_overview()
     assert (overview.rounds, overview.resets, overview.active) == (2, 1, 1)
-    assert b"fedcascade_resets 1.0" in running.transport.send("GET", "/metrics", b"", {}).body
+    assert b"fedcascade_resets_total 1.0" in running.transport.send("GET", "/metrics", b"", {}).content
     for other in (make_change(2, 2), make_message(2, 1, 2)):
         with pytest.raises(Refused) as refused:
             agent.exchange(other)

@@ -45,7 +45,7 @@ class SocketServer:
                                 timeout_graceful_shutdown=1)  # fmt: skip
         self.listening = open_socket("127.0.0.1", 0)
         self.port: int = self.listening.getsockname()[1]
-        self.server = GracefulServer(config, self.service, [], context)
+        self.server = GracefulServer(config, [self.service], [], context)
         self.thread = threading.Thread(target=lambda: self.server.run(sockets=[self.listening]))
         self.thread.start()
         wait_for(lambda: self.server.started)

@@ -77,19 +77,19 @@ def test_a_full_disk_and_a_read_only_disk_lose_nothing(disk: Disk, ballast: int)
     disk.inside("dd", "if=/dev/zero", f"of={folder}/ballast", "bs=1024", f"count={ballast}")
     done = 5 + fill(agent, 6, 3_000)
     assert 5 <= done < 3_000
-    assert running.transport.send("GET", "/readyz", b"", {}).status == 503
-    assert running.transport.send("GET", "/healthz", b"", {}).status == 200
+    assert running.transport.send("GET", "/readyz", b"", {}).status_code == 503
+    assert running.transport.send("GET", "/healthz", b"", {}).status_code == 200
 
     disk.inside("mount", "-o", "remount,ro", str(folder))  # the server has let go of its files
     assert fill(agent, done + 1, 3) == 0
-    assert running.transport.send("GET", "/readyz", b"", {}).status == 503
+    assert running.transport.send("GET", "/readyz", b"", {}).status_code == 503
     disk.inside("mount", "-o", "remount,rw", str(folder))
     assert fill(agent, done + 1, 3) == 0
 
     disk.inside("rm", f"{folder}/ballast")
     assert fill(agent, done + 1, 10) == 10
     done += 10
-    assert running.transport.send("GET", "/readyz", b"", {}).status == 200
+    assert running.transport.send("GET", "/readyz", b"", {}).status_code == 200
 
     assert running.operator.fetch_overview().rounds == done
     assert agent.fetch_standing().uploads == done

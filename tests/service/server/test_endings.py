@@ -34,7 +34,7 @@ def test_a_server_ends_in_time_though_its_store_does_not_answer(tmp_path: Path) 
 
             waiting = threading.Thread(target=upload)
             waiting.start()
-            while b"fedcascade_connections 2.0" not in running.transport.send("GET", "/metrics", b"", {}).body:
+            while b"fedcascade_connections 2.0" not in running.transport.send("GET", "/metrics", b"", {}).content:
                 time.sleep(0.05)  # until the upload waits on a connection of its own
             assert server.process is not None
             began = time.monotonic()

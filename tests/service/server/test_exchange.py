@@ -38,6 +38,6 @@ def test_a_caller_that_cannot_take_its_result_does_not_keep_others_from_theirs(
         raise RuntimeError("the connection is gone")
 
     takers: list[Deliver] = [fail, got.append]
-    deliver_all([(PendingJob(lambda *_: None, taker), result) for taker, result in zip(takers, "ab", strict=True)])
+    deliver_all([PendingJob(lambda *_: None, taker, result=result) for taker, result in zip(takers, "ab", strict=True)])
     assert got == ["b"]
     assert "a result cannot be delivered" in caplog.text

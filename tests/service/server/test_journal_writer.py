@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedcascade.environments.synthetic import Synthetic
+from fedcascade.federation.grouping.partition import relabel_canonically
 from fedcascade.federation.policies import POLICIES
 from fedcascade.service.server.journal_writer import JournalWriter, LiveNames, assign_names
 from fedcascade.service.server.operations import forget
 from fedcascade.service.server.state import ServerState
 from fedcascade.service.store.contract import add_agent
 from fedcascade.service.store.open import open_store
-from fedcascade.simulation.trace import relabel_canonically
 from fedcascade.testing.stores import make_unit_upload, record_upload
 
 from ..helpers import read_clusters

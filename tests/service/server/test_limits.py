@@ -17,8 +17,8 @@ from ..helpers import RunningService, build_unit_upload, serve_in_process
 def forge(running: RunningService, agent: int, count: int) -> list[int]:
     """The statuses of so many requests in an agent's name by somebody else."""
     forger = client.AgentClient(running.transport, SigningKey.generate(), agent)
-    body = wire.encode(build_unit_upload(9, 0, 3), wire.MSGPACK)
-    return [forger.send("POST", wire.EXCHANGES, body, 9).status for _ in range(count)]
+    body = wire.ENCODERS[wire.MSGPACK](build_unit_upload(9, 0, 3))
+    return [forger.send("POST", wire.EXCHANGES, body, 9).status_code for _ in range(count)]
 
 
 def test_a_flood_of_bad_signatures_meets_429_and_a_good_agent_beside_it_does_not(tmp_path: Path) -> None:
@@ -54,10 +54,10 @@ def test_forgeries_wear_off_and_so_does_trust() -> None:
 def test_a_refusal_does_not_tell_which_agents_exist(tmp_path: Path) -> None:
     with serve_in_process(tmp_path / "store.db") as running:
         good = running.enrol()
-        body = wire.encode(build_unit_upload(1, 0, 3), wire.MSGPACK)
+        body = wire.ENCODERS[wire.MSGPACK](build_unit_upload(1, 0, 3))
         replies = []
         for agent in (good.agent, 4_711):
             forger = client.AgentClient(running.transport, SigningKey.generate(), agent)
             reply = forger.send("POST", wire.EXCHANGES, body, 1)
-            replies.append((reply.status, reply.body))
+            replies.append((reply.status_code, reply.content))
         assert replies[0] == replies[1]

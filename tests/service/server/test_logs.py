@@ -104,7 +104,8 @@ def test_all_that_a_server_writes_is_json_if_it_is_told_so(tmp_path: Path) -> No
     process = subprocess.Popen(server.command(), cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
-        first = json.loads(process.stderr.readline())
+        token, first = (json.loads(process.stderr.readline()) for _ in range(2))
+        assert token["message"].startswith("the operator's token is that of ")
         assert first["message"].startswith("serving fedc3ucb-h on http")
         server.port, server.process = int(first["message"].rsplit(":", 1)[1]), process
         running = server.connect()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from nacl.signing import SigningKey
 
+from fedcascade.federation.grouping.partition import relabel_canonically
 from fedcascade.federation.holdings import ARRAYS
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES
@@ -20,7 +21,6 @@ from fedcascade.service.server.snapshots import SnapshotSchedule
 from fedcascade.service.server.state import ServerState, replay_log
 from fedcascade.service.store.contract import add_agent
 from fedcascade.service.store.open import open_store
-from fedcascade.simulation.trace import relabel_canonically
 from fedcascade.testing.stores import record_upload
 
 from ..helpers import RunningService, read_clusters, serve_in_process

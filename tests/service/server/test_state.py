@@ -29,6 +29,7 @@ from fedcascade.service.protocol.validation import (
 )
 from fedcascade.service.server.operations import forget
 from fedcascade.service.server.serve import ServerSettings
+from fedcascade.service.server.settings import UploadBounds
 from fedcascade.service.server.state import ServerState, replay_log
 from fedcascade.service.store.contract import add_agent
 from fedcascade.service.store.open import open_store
@@ -108,7 +109,7 @@ def record(folder: Path, uploads: Sequence[tuple[int, Statistics]], forgotten: S
             upload = Upload(agent=agents[who], sequence=number + 1, cause=Cause.FORCED, statistics=statistics)
             if who in gone or not is_accepted(statistics):
                 continue
-            if state.observations + statistics.count <= LARGEST_TOTAL:
+            if state.count_held(agents[who])[0] + statistics.count <= LARGEST_TOTAL:
                 record_upload(store, state, upload, number)
                 accepted += 1
     return store, accepted
@@ -125,7 +126,7 @@ def check_replays(store: Any, dimension: int) -> None:
             ServerSettings(store="", policy=policy, dimension=dimension)
             state = ServerState(policy, dimension)
             for entry in store.read_entries(after=0):
-                answer = state.apply(entry.upload, entry.position).statistics
+                answer = state.apply(entry.upload, entry.position)
                 Ridge(answer, lambda_)
                 assert np.isfinite(Ridge(answer, lambda_).theta).all()
             Ridge(state.sum_statistics(), lambda_)
@@ -179,16 +180,37 @@ def test_421_uploads_of_a_million_observations_do_not_add_up_to_a_broken_sum(tmp
     store.close()
 
 
-def test_a_full_server_refuses_and_goes_on(tmp_path: Path) -> None:
-    with serve_in_process(tmp_path / "store.db") as running:
-        agent, other = running.enrol(), running.enrol()
-        agent.exchange(build_message(1, steepest(LARGEST_TOTAL - 1, 3)))
+def test_a_server_never_fills_up(tmp_path: Path) -> None:
+    """Agents that upload as much as one may are refused more; all others go on."""
+    bounds = UploadBounds(longest_list=1_000, min_observations=0, rounds_burst=10 * LARGEST_TOTAL)
+    policy = guard_policy(POLICIES["fedc3ucb-h"])
+    with serve_in_process(tmp_path / "store.db", policy=policy, bounds=bounds) as running:
+        heavy, other = [running.enrol() for _ in range(4)], running.enrol()
+        for agent in heavy:
+            agent.exchange(build_message(1, steepest(LARGEST_TOTAL, 3)))
         with pytest.raises(Refused) as refused:
-            other.exchange(build_message(1, steepest(10, 3)))
+            heavy[0].exchange(build_message(2, steepest(10, 3)))
         assert (refused.value.status, refused.value.reason) == (507, "full")
-        assert other.exchange(build_unit_upload(1, 0, 3)).count == LARGEST_TOTAL
-        agent.leave()
-        assert other.exchange(build_message(2, steepest(10, 3))).count == 11
+        answer = other.exchange(build_message(1, steepest(10, 3)))
+        assert 10 <= answer.count <= LARGEST_TOTAL
+        statistics = wire.unpack_statistics(answer.numbers, (answer.count, answer.clicks, answer.rounds), 3)
+        Ridge(statistics, find_smallest_lambda(3))
+        text = running.transport.send("GET", "/metrics", b"", {}).content.decode()
+        assert "fedcascade_fullest 1.0" in text
+
+
+@pytest.mark.parametrize("name", ["population", "fedc3ucb-h", "fedlinucb"])
+def test_a_million_agents_of_five_hundred_observations_each_are_answered(name: str) -> None:
+    """The same total, of 2,000 agents: 10^9 observations, twice what one sum may hold."""
+    state = ServerState(guard_policy(POLICIES[name]), 3)
+    lie = steepest(500_000, 3)
+    for number in range(2_000 if name != "fedc3ucb-h" else 200):
+        upload = Upload(agent=number % 1_000 + 1, sequence=1, cause=Cause.FORCED, statistics=lie)
+        download = state.apply(upload, number + 1)
+        Ridge(download, state.policy.lambda_)
+        assert download.count <= LARGEST_TOTAL
+    if name != "fedc3ucb-h":
+        assert state.observations == 10**9
 
 
 def test_two_to_the_fortieth_is_refused_and_nobody_else_notices(tmp_path: Path) -> None:
@@ -208,7 +230,7 @@ def test_sums_in_answers_may_be_larger_than_any_upload(running: RunningService) 
     small = running.enrol().exchange(build_unit_upload(1, 0, 3))
     answer = msgspec.structs.replace(small, count=2**62, clicks=2**40, rounds=2**41, system_rounds=2**63 - 1)
     for media in (wire.JSON, wire.MSGPACK):
-        assert wire.decode(wire.encode(answer, media), wire.AnswerMessage, media) == answer
+        assert wire.decode(wire.ENCODERS[media](answer), wire.AnswerMessage, media) == answer
 
 
 @pytest.mark.parametrize(

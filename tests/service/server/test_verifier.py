@@ -25,17 +25,18 @@ PATH = "/v1/exchanges"
 
 def sign_request(number: int, *, by: int | None = None, sequence: int | None = None, **changed: Any) -> Exchange:
     """An upload of one agent, signed by it or by another, perhaps for another sequence, perhaps changed since."""
-    body = changed.pop("signed_body", None) or wire.encode(build_unit_upload(number + 1, number % 3, 3), wire.MSGPACK)
+    body = changed.pop("signed_body", None) or wire.ENCODERS[wire.MSGPACK](build_unit_upload(number + 1, number % 3, 3))
     key, signed = KEYS[(number if by is None else by) % 3], number + 1 if sequence is None else sequence
-    headers = auth.sign(key, agent=7, method="POST", path=PATH, body=body, sequence=signed, created=5, nonce=6)
+    digest = auth.compute_digest(body)
+    headers = auth.sign(key, agent=7, method="POST", path=PATH, digest=digest, sequence=signed, created=5, nonce=6)
     fields: dict[str, Any] = {"path": PATH, "body": body} | changed
     fields.setdefault("media_type", wire.MSGPACK)
     identity, signature = Identity(7, bytes(KEYS[number % 3].verify_key), 0.0), auth.parse_signature(headers)
     return Exchange(headers={}, identity=identity, signature=signature, **fields)
 
 
-OTHER_DIMENSION = wire.encode(build_unit_upload(1, 0, 2), wire.MSGPACK)
-IMPOSSIBLE = wire.encode(msgspec.structs.replace(build_unit_upload(8, 0, 3), count=0), wire.MSGPACK)
+OTHER_DIMENSION = wire.ENCODERS[wire.MSGPACK](build_unit_upload(1, 0, 2))
+IMPOSSIBLE = wire.ENCODERS[wire.MSGPACK](msgspec.structs.replace(build_unit_upload(8, 0, 3), count=0))
 BATCH = [
     sign_request(0),
     sign_request(1, by=2),
@@ -46,7 +47,7 @@ BATCH = [
     sign_request(6, media_type="text/plain"),
     sign_request(7, signed_body=IMPOSSIBLE),
     sign_request(0, signed_body=OTHER_DIMENSION),
-    sign_request(3, signed_body=wire.encode(build_unit_upload(4, 0, 3), wire.JSON), media_type=wire.JSON),
+    sign_request(3, signed_body=wire.ENCODERS[wire.JSON](build_unit_upload(4, 0, 3)), media_type=wire.JSON),
 ]
 FORGED = "the signature matches no enrolled agent: enrol again"
 

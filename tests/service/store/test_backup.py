@@ -1,12 +1,10 @@
 """A backup is a whole store in one file; a restore begins a new epoch and loses nothing that the file had."""
 
-import json
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from fedcascade.cli import main
 from fedcascade.federation.policies import POLICIES
 from fedcascade.service.server.operations import forget, set_operator
 from fedcascade.service.server.state import ServerState, replay_log
@@ -16,8 +14,6 @@ from fedcascade.service.store.epoch import load_epoch
 from fedcascade.service.store.sql_store import SqlStore
 from fedcascade.service.store.sqlite import open_sqlite
 from fedcascade.testing.stores import make_unit_upload, record_upload
-
-from ..helpers import build_unit_upload, serve_in_process
 
 POLICY = POLICIES["fedc3ucb-h"]
 
@@ -78,49 +74,3 @@ def test_a_backup_that_was_cut_or_changed_restores_nothing(place: int, cut: bool
         with pytest.raises(ValueError, match=r"is damaged: use another backup|is not a backup of this version"):
             restore_backup(tmp_path / "backup", target, 2)
         assert target.is_unused()
-
-
-def test_the_commands_verify_audit_back_up_and_restore(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A backup is taken while a server runs."""
-    monkeypatch.chdir(tmp_path)
-    with serve_in_process(tmp_path / "store.db") as running:
-        agents = [running.enrol() for _ in range(2)]
-        for agent in agents:
-            agent.exchange(build_unit_upload(1, 0, 3))
-        main(["verify", "sqlite:///store.db", "--json"])
-        head = json.loads(capsys.readouterr().out)["head"]
-        running.operator.revoke(agents[0].agent)
-        main(["backup", "sqlite:///store.db", "monday"])
-        agents[1].leave()
-    main(["verify", "sqlite:///store.db", "--noted", head])
-    main(["restore", "monday", "sqlite:///again.db"])
-    main(["verify", "sqlite:///again.db", "--noted", head])
-    assert "restored as epoch 2-" in capsys.readouterr().out
-    main(["audit", "sqlite:///store.db", "--json"])
-    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    told = [(record["actor"], record["action"], record["agent"]) for record in records]
-    first, second = (agent.agent for agent in agents)
-    assert told == [
-        ("command line", "set the operator's token", None),
-        ("operator", "created enrolment tokens", None),
-        (f"agent {first}", "enrolled", first),
-        ("operator", "created enrolment tokens", None),
-        (f"agent {second}", "enrolled", second),
-        ("operator", "revoked", first),
-        ("command line", "backed up", None),
-        (f"agent {second}", "forgot", second),
-    ]
-    for arguments, line in (
-        (["verify", "sqlite:///missing.db"], "there is no store at 'sqlite:///missing.db'"),
-        (["verify", "sqlite:///again.db", "--noted", "2:" + "00" * 32], "is not the one that was noted"),
-        (["restore", "missing", "sqlite:///new.db"], "there is no backup 'missing'"),
-        (["restore", "monday", "sqlite:///again.db"], "the store is in use"),
-    ):
-        with pytest.raises(SystemExit):
-            main(arguments)
-        said = capsys.readouterr().err
-        assert line in said
-        assert said.count("\n") == 1
-    assert not (tmp_path / "missing.db").exists()

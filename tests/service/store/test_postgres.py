@@ -135,9 +135,9 @@ def test_a_signature_that_one_server_has_seen_is_refused_by_the_other(
 ) -> None:
     operator, key = client.OperatorClient(pair[0][1], TOKEN), SigningKey.generate()
     agent = client.AgentClient(pair[0][1], key, client.enrol_agent(pair[0][1], operator.create_tokens()[0], key).agent)
-    body = wire.encode(build_unit_upload(1, 0, 3), wire.MSGPACK)
+    body = wire.ENCODERS[wire.MSGPACK](build_unit_upload(1, 0, 3))
     headers = agent.sign_headers("POST", "/v1/exchanges", body, 1)
-    assert [transport.send("POST", "/v1/exchanges", body, headers).status for _, transport in pair] == [200, 401]
+    assert [transport.send("POST", "/v1/exchanges", body, headers).status_code for _, transport in pair] == [200, 401]
 
 
 def test_a_server_recovers_when_its_connection_is_cut(

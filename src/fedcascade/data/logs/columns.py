@@ -1,10 +1,11 @@
 """Columns of a log: their names, conversion from text, and validation of rows."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from fedcascade.checks import require, require_known
 from fedcascade.data.tables import strip_names
@@ -33,8 +34,10 @@ TYPES: Mapping[str, pl.DataType] = {
     "offered": pl.List(pl.String()),
     "features": pl.List(pl.Float64()),
 }
-# An element of a list in a cell of text: [3, 17, 4], 3 17 4, 3|17|4 and ['a', 'b'] are all read.
-ELEMENT = r"""[^\s,;|\[\]()'"]+"""
+# An element of a list in a cell of text: [3, 17, 4], 3 17 4, 3|17|4 and ['a', "green tea"] are all read.
+ELEMENT = r""""[^"]*"|'[^']*'|[^\s,;|\[\]()'"]+"""
+QUOTES, QUOTED = "'\"", '"[^"]*"'
+NAMED_LISTS = ("items", "offered")  # in text, split at bars alone if any cell of the column has one: names hold spaces
 NO_CLICK = ("", "none", "null", "nan", "na", "-", "-1", "[]")
 
 
@@ -60,15 +63,15 @@ def find_log_columns(names: Sequence[str], chosen: Mapping[str, str], path: obje
     return roles
 
 
-def has_log_columns(names: Sequence[str]) -> bool:
-    """Return whether a file with these columns is a log."""
-    stripped = {name.strip() for name in names}
-    return all(any(usual in stripped for usual in USUAL[role]) for role in NEEDED)
+def convert_column(role: str, kind: pl.DataType, *, has_bars: bool = False) -> pl.Expr:
+    """Return the expression that converts a column of type ``kind`` to the role's type; invalid values become null.
 
-
-def convert_column(role: str, kind: pl.DataType) -> pl.Expr:
-    """Return the expression that converts a column of type ``kind`` to the role's type; invalid values become null."""
+    With ``has_bars``, lists in text are split at bars alone.
+    """
     column, wanted = pl.col(role), TYPES[role]
+    if has_bars:
+        parts = column.str.strip_chars(" []()").str.split("|").list.eval(pl.element().str.strip_chars(' "'))
+        return parts.list.eval(pl.when(pl.element() != "").then(pl.element()))
     if isinstance(wanted, pl.List):
         return _convert_lists(column, kind, wanted, is_clicks=role == "clicks")
     if role == "time" and kind == pl.String:
@@ -97,13 +100,16 @@ def _convert_lists(column: pl.Expr, kind: pl.DataType, wanted: pl.List, *, is_cl
         is_whole = column.round() == column
         column = pl.when(is_whole).then(column.cast(pl.Int64, strict=False).cast(pl.String)).otherwise(column)
     text = column.cast(pl.String).str.strip_chars()
-    lists = text.str.extract_all(ELEMENT).cast(wanted, strict=False)
+    elements = text.str.extract_all(ELEMENT).list.eval(pl.element().str.strip_chars(QUOTES))
+    lists = elements.cast(wanted, strict=False)
     if is_clicks:  # an empty cell means no click
         return pl.when(text.is_null() | text.str.to_lowercase().is_in(NO_CLICK)).then(empty).otherwise(lists)
     return pl.when(text.is_not_null() & (text != "")).then(lists)
 
 
 LONGEST_VALUE = 60
+LONGEST_LIST, MOST_OFFERED = 10_000, 1_000_000  # items
+ROW, MORE = "row", "more fields than the header names"  # columns beside those of a log
 
 
 class Rule(NamedTuple):
@@ -112,23 +118,46 @@ class Rule(NamedTuple):
     column: str
     is_bad: pl.Expr
     words: str
+    culprit: pl.Expr | None = None  # the value to show, if not that of the file
 
 
-def check_rows(batch: pl.DataFrame, raw: pl.DataFrame, path: Path, first: int) -> None:
-    """Reject a batch with a row that breaks a rule; ``raw`` holds the values of the file."""
-    rules = list(_list_rules(batch.columns))
-    broken = batch.select(rule.is_bad.fill_null(value=True).alias(str(place)) for place, rule in enumerate(rules))
-    rows = {place: broken[str(place)].arg_true() for place in range(len(rules))}
-    found = [(bad[0], place) for place, bad in rows.items() if len(bad)]
-    if found:
-        row, place = min(found)
-        value = str(raw[rules[place].column].gather([row]).to_list()[0])
-        shown = value if len(value) <= LONGEST_VALUE else f"{value[:LONGEST_VALUE]}..."
-        column, words = rules[place].column, rules[place].words
-        raise ValueError(f"{path}, row {first + row + 1}, column {column}: {words}, got {shown}")
+class BrokenRule(NamedTuple):
+    """A rule, the rows of a batch that break it, and the value in the first of them."""
+
+    column: str
+    words: str
+    rows: NDArray[np.intp]
+    value: object = None
+
+    def describe(self) -> str:
+        """Describe the rule and the value that breaks it."""
+        text = str(self.value)
+        shown = text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."
+        return f"column {self.column}: {self.words}, got {shown}"
 
 
-def _list_rules(columns: list[str]) -> Iterator[Rule]:
+def find_broken_rules(batch: pl.DataFrame, raw: pl.DataFrame, allowed: Iterable[str] | None) -> list[BrokenRule]:
+    """Find the rules that rows of a batch break; each row counts for the first one.
+
+    ``raw`` holds the values of the file, ``allowed`` the names of items, unless all names are.
+    """
+    rules = list(_list_rules(batch.columns, allowed))
+    if MORE in raw.columns:
+        batch = batch.with_columns(raw[MORE])
+        rules.insert(0, Rule(MORE, pl.col(MORE).is_not_null(), "must be absent"))
+    marks = batch.select(rule.is_bad.fill_null(value=True).alias(str(place)) for place, rule in enumerate(rules))
+    broken = marks.to_numpy()
+    first = np.where(broken.any(axis=1), broken.argmax(axis=1), len(rules))
+    found = []
+    for place in np.unique(first[first < len(rules)]):
+        rule, rows = rules[place], np.flatnonzero(first == place)
+        row = slice(int(rows[0]), int(rows[0]) + 1)
+        values = raw[row][rule.column] if rule.culprit is None else batch[row].select(rule.culprit).to_series()
+        found.append(BrokenRule(rule.column, rule.words, rows, values.to_list()[0]))
+    return found
+
+
+def _list_rules(columns: list[str], allowed: Iterable[str] | None) -> Iterator[Rule]:
     length = pl.col("items").list.len()
     lowest, highest = pl.col("clicks").list.min(), pl.col("clicks").list.max()
     yield Rule("user", pl.col("user").is_null(), "must name a user")
@@ -136,6 +165,7 @@ def _list_rules(columns: list[str]) -> Iterator[Rule]:
     joined = pl.col("items").list.join("", ignore_nulls=True)
     yield Rule("items", joined.str.contains("\0", literal=True), "must not hold a NUL byte")
     yield Rule("items", length == 0, "must name at least one item")
+    yield Rule("items", length > LONGEST_LIST, f"must name at most {LONGEST_LIST:,} items")
     yield Rule("items", _has_null("items"), "must name every item of the list")
     yield Rule("items", pl.col("items").list.n_unique() < length, "must not name an item twice")
     yield Rule("clicks", _has_null("clicks"), "must hold positions, whole numbers counted from 0")
@@ -156,10 +186,18 @@ def _list_rules(columns: list[str]) -> Iterator[Rule]:
         bad = ~(_is_share(shares.list.min()) & _is_share(shares.list.max()))
         yield Rule("propensities", bad, "must hold numbers in (0, 1]")
     if "offered" in columns:
+        yield Rule("offered", pl.col("offered").list.len() > MOST_OFFERED, f"must name at most {MOST_OFFERED:,} items")
         missing = pl.col("items").list.set_difference(pl.col("offered")).list.len() > 0
         yield Rule("offered", missing, "must name all items of the list")
         twice = pl.col("offered").list.n_unique() < pl.col("offered").list.len()
         yield Rule("offered", twice, "must not name an item twice")
+    if allowed is not None:
+        names = pl.Series(list(allowed), dtype=pl.String).implode()
+        strange = pl.element().filter(~pl.element().is_in(names))
+        for column in NAMED_LISTS:
+            if column in columns:
+                culprit = pl.col(column).list.eval(strange).list
+                yield Rule(column, culprit.len() > 0, "must name items of the table of items", culprit.first())
     if "features" in columns:
         items = pl.col("offered" if "offered" in columns else "items").list.len()
         size = pl.col("features").list.len()

@@ -25,6 +25,7 @@ class ItemTable:
 
     names: tuple[str, ...]
     features: NDArray[np.float32]
+    has_numbers: bool = False  # whether names stand for integers
 
     @property
     def dimension(self) -> int:
@@ -66,7 +67,8 @@ def make_item_table(
     twice = next((row for row, is_twice in enumerate(pl.Series(names).is_first_distinct()) if not is_twice), None)
     if twice is not None:
         raise ValueError(f"{path}, row {twice + 1}, column {named}: {names[twice]} is repeated")
-    return ItemTable(tuple(names), convert_features(numbers, normalise=normalise, name=str(path)))
+    features = convert_features(numbers, normalise=normalise, name=str(path))
+    return ItemTable(tuple(names), features, named is None or table[named].dtype.is_integer())
 
 
 def convert_items(items: Any, *, normalise: bool = False) -> ItemTable:
@@ -78,7 +80,7 @@ def convert_items(items: Any, *, normalise: bool = False) -> ItemTable:
     if is_table(items):
         return make_item_table(read_table(items, "items"), Path("items"), normalise=normalise)
     features = convert_features(items, normalise=normalise)
-    return ItemTable(tuple(map(str, range(len(features)))), features)
+    return ItemTable(tuple(map(str, range(len(features)))), features, has_numbers=True)
 
 
 def convert_features(items: ArrayLike, *, normalise: bool = False, name: str = "items") -> NDArray[np.float32]:
@@ -103,7 +105,8 @@ def join_tables(known: ItemTable | None, given: ItemTable | None) -> ItemTable |
         require(same, f"item {name} is known with other features: rename it, or refit")
     new = [place for place, name in enumerate(given.names) if name not in places]
     names = (*known.names, *(given.names[place] for place in new))
-    return ItemTable(names, np.vstack([known.features, given.features[new]]))
+    has_numbers = known.has_numbers and given.has_numbers
+    return ItemTable(names, np.vstack([known.features, given.features[new]]), has_numbers)
 
 
 def check_features(numbers: NDArray[np.float64], locate: Callable[[int], str], advice: str = "") -> NDArray[np.float32]:

@@ -1,21 +1,36 @@
-"""A reader of logs in batches, with bounded memory."""
+"""A reader of logs in batches, with bounded memory, or in memory where a file is not in order of time."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from fedcascade.checks import require, require_known
-from fedcascade.data.logs.columns import check_rows, convert_column, find_log_columns
-from fedcascade.data.logs.items import ItemTable, check_features
-from fedcascade.data.logs.published import PUBLISHED
-from fedcascade.data.tables import list_columns, read_batches, scan_file
+from fedcascade.checks import require
+from fedcascade.data.logs.columns import (
+    MORE,
+    NAMED_LISTS,
+    NEEDED,
+    QUOTED,
+    ROW,
+    USUAL,
+    BrokenRule,
+    convert_column,
+    find_broken_rules,
+    find_log_columns,
+)
+from fedcascade.data.logs.events import is_event_table, list_events
+from fedcascade.data.logs.items import LARGEST_NORM, ItemTable, convert_items
+from fedcascade.data.logs.writer import to_frame
+from fedcascade.data.tables import list_columns, read_batches, read_table, scan_file
 from fedcascade.learning.click_log import MISSING, ClickLog, concatenate
+from fedcascade.numerics.grid import round_to_grid
 
 
 class Names:
@@ -58,41 +73,110 @@ class Names:
 
 
 BATCH = 100_000  # lists
+MOST_CELLS = 1 << 23  # numbers in a batch: each list is padded to the longest
+
+
+def cut_frame(frame: pl.DataFrame) -> Iterator[slice]:
+    """Cut a batch where padding would make it larger than ``MOST_CELLS``."""
+    widths = [frame[name].list.len().to_numpy() for name in ("items", "offered", "features") if name in frame.columns]
+    cells = np.max(widths, axis=0).astype(np.int64)
+    if len(frame) * int(cells.max()) <= MOST_CELLS:
+        yield slice(0, len(frame))
+        return
+    start, widest = 0, 0
+    for row, width in enumerate(cells.tolist()):
+        widest = max(widest, width)
+        if row > start and (row + 1 - start) * widest > MOST_CELLS:
+            yield slice(start, row)
+            start, widest = row, width
+    yield slice(start, len(frame))
+
+
+class Survey(NamedTuple):
+    """Facts about a file, from one pass over it."""
+
+    rows: int
+    late: int = 0  # rows with an earlier time than some row above
+    barred: frozenset[str] = frozenset()  # columns of lists in text that are split at bars, which a tenth of them have
 
 
 @dataclass(frozen=True, kw_only=True)
 class Log:
-    """A log in a file, read lazily; users and items keep their numbers."""
+    """A log in a file, read lazily and in order of time; users and items keep their numbers."""
 
     path: Path
     columns: tuple[str, ...]
     frames: Callable[[int], Iterator[tuple[pl.DataFrame, pl.DataFrame]]]  # converted and raw, given the batch size
+    survey: Callable[[], Survey]
     users: Names = field(default_factory=Names)
     items: Names = field(default_factory=Names)
     table: ItemTable | None = None
-    count_rows: Callable[[], int] | None = None  # without reading rows; None if that is not possible
+    unit: str = "row"  # of the numbers in errors
+    has_numbered_users: bool = False  # whether user ids are integers
+    skip_invalid: bool = False
+    skipped: dict[str, tuple[int, str]] = field(default_factory=dict)  # by rule: how many rows, and the first
 
     def count(self) -> int:
         """Return the number of lists."""
-        return self.count_rows() if self.count_rows else sum(len(frame) for frame, _ in self.frames(1 << 20))
+        return sum(map(len, self._read_valid(BATCH))) if self.skip_invalid else self.survey().rows
 
     def batches(self, rows: int = BATCH) -> Iterator[ClickLog]:
-        """Yield the log from its beginning, about ``rows`` lists at a time."""
-        first = 0
-        for frame, raw in self.frames(rows):
-            if len(frame):
-                check_rows(frame, raw, self.path, first)
-                yield self._convert(frame, first)
-            first += len(frame)
-        require(first > 0, f"{self.path} holds no lists")
+        """Yield the log from its beginning, ``rows`` lists at a time, fewer where a long list pads others."""
+        count = 0
+        for frame in cut_evenly(self._read_valid(rows), rows):
+            count += len(frame)
+            yield from (self._convert(frame[part]) for part in cut_frame(frame))
+        left = f" that can be read: {self.list_notes()[-1]}" if self.skipped else ""
+        require(count > 0, f"{self.path} holds no lists{left}")
 
     def read(self) -> ClickLog:
         """Return the whole log in memory."""
         return concatenate(list(self.batches()))
 
-    def _convert(self, frame: pl.DataFrame, first: int) -> ClickLog:
+    def list_notes(self) -> list[str]:
+        """Return sentences about order and skipped rows, after the log was read to its end."""
+        notes = []
+        if (survey := self.survey()).late:
+            late = f"{survey.late:,} of {survey.rows:,} {self.unit}s were late"
+            notes.append(f"{self.path} is not in order of time: it was sorted ({late})")
+        counts = sorted(self.skipped.values(), reverse=True)
+        return notes + [f"skipped {count:,} {self.unit}s such as {first}" for count, first in counts]
+
+    def _read_valid(self, rows: int) -> Iterator[pl.DataFrame]:
+        """Yield the valid rows of each batch; raise for others, or skip them."""
+        self.skipped.clear()
+        dimension, allowed = None, self.items if self.items.closed else None
+        for frame, raw in self.frames(rows):
+            frame, numbers = self._remove(frame, raw[ROW].to_numpy(), find_broken_rules(frame, raw, allowed))
+            if "features" in self.columns and len(frame):
+                sizes = frame.select(pl.col("features", "offered" if "offered" in self.columns else "items").list.len())
+                dimension = sizes["features"][0] // sizes[0, -1] if dimension is None else dimension
+                frame, numbers = self._remove(
+                    frame, numbers, find_broken_features(frame, sizes.to_numpy().T, dimension)
+                )
+            if len(frame):
+                yield frame
+
+    def _remove(
+        self, frame: pl.DataFrame, numbers: NDArray[np.int64], broken: Sequence[BrokenRule]
+    ) -> tuple[pl.DataFrame, NDArray[np.int64]]:
+        """Remove and count rows that break a rule; raise for the first of them unless they are skipped."""
+        if not broken:
+            return frame, numbers
+        if not self.skip_invalid:
+            worst = min(broken, key=lambda rule: int(numbers[rule.rows[0]]))
+            raise ValueError(f"{self.path}, {self.unit} {numbers[worst.rows[0]]}, {worst.describe()}")
+        kept = np.ones(len(frame), bool)
+        for rule in broken:
+            kept[rule.rows] = False
+            key = f"{rule.column}: {rule.words}"
+            count, first = self.skipped.get(key, (0, f"{self.unit} {numbers[rule.rows[0]]}, {rule.describe()}"))
+            self.skipped[key] = count + rule.rows.size, first
+        return frame.filter(pl.Series(kept)), numbers[kept]
+
+    def _convert(self, frame: pl.DataFrame) -> ClickLog:
         lengths = frame["items"].list.len().to_numpy().astype(np.int64)
-        items = _fill(self._number_items(frame, "items", first), lengths, MISSING)
+        items = _fill(self.items.number(frame["items"].explode()), lengths, MISSING)
         columns: dict[str, Any] = {
             "users": self.users.number(frame["user"]),
             "items": items,
@@ -108,87 +192,149 @@ class Log:
             columns["propensities"] = _fill(frame["propensities"].explode().to_numpy(), lengths, 1.0)
         if "offered" in frame.columns:
             lengths = frame["offered"].list.len().to_numpy().astype(np.int64)
-            columns["offered"] = _fill(self._number_items(frame, "offered", first), lengths, MISSING)
+            columns["offered"] = _fill(self.items.number(frame["offered"].explode()), lengths, MISSING)
         if "features" in frame.columns:
-            columns["features"] = self._fill_features(frame, lengths, first)
+            rounded = round_to_grid(frame["features"].explode().to_numpy().reshape(int(lengths.sum()), -1))
+            columns["features"] = np.stack([_fill(column, lengths, 0.0) for column in rounded.T], axis=2)
         return ClickLog(**columns)
 
-    def _number_items(self, frame: pl.DataFrame, column: str, first: int) -> NDArray[np.int64]:
-        names = frame[column].explode()
-        numbers = self.items.number(names)
-        unknown = np.flatnonzero(numbers < 0)
-        if unknown.size:
-            ends = np.cumsum(frame[column].list.len().to_numpy())
-            row = first + int(np.searchsorted(ends, unknown[0], side="right")) + 1
-            name = names[int(unknown[0])]
-            raise ValueError(f"{self.path}, row {row}, column {column}: item {name} is not in the table of items")
-        return numbers
 
-    def _fill_features(self, frame: pl.DataFrame, lengths: NDArray[np.int64], first: int) -> NDArray[np.float32]:
-        sizes = frame["features"].list.len().to_numpy().astype(np.int64)
-        d = int(sizes[0] // lengths[0])
-        odd = np.flatnonzero(sizes != d * lengths)
-        if odd.size:
-            row, got = first + int(odd[0]) + 1, sizes[odd[0]] / lengths[odd[0]]
-            raise ValueError(f"{self.path}, row {row}, column features: must hold {d} numbers per item, got {got:g}")
-        flat = frame["features"].explode().to_numpy().reshape(-1, d)
-        rows = np.repeat(np.arange(first + 1, first + 1 + len(frame)), lengths)
-        rounded = check_features(flat, lambda place: f"{self.path}, row {rows[place]}, column features")
-        return np.stack([_fill(rounded[:, k], lengths, 0.0) for k in range(d)], axis=2)
+def cut_evenly(frames: Iterable[pl.DataFrame], rows: int) -> Iterator[pl.DataFrame]:
+    """Cut tables into tables of ``rows`` rows, so that skipped rows do not change the order of additions."""
+    rest: pl.DataFrame | None = None
+    for frame in frames:
+        rest = frame if rest is None else pl.concat([rest, frame])
+        while len(rest) >= rows:
+            yield rest[:rows]
+            rest = rest[rows:]
+    if rest is not None and len(rest):
+        yield rest
+
+
+def find_broken_features(frame: pl.DataFrame, sizes: NDArray[np.int64], d: int) -> list[BrokenRule]:
+    """Find the rows whose features are not d numbers per item with a norm of at most 1.
+
+    ``sizes`` are the numbers of features and of items of each row.
+    """
+    counts, items = sizes.astype(np.int64)
+    fits = counts == d * items
+    numbers = frame["features"].filter(pl.Series(fits)).explode().to_numpy().reshape(-1, d)
+    norms = np.sqrt(np.einsum("ij,ij->i", numbers, numbers))
+    odd, bad = np.flatnonzero(~fits), np.flatnonzero(~(norms <= LARGEST_NORM))
+    found = []
+    if odd.size:
+        found.append(BrokenRule("features", f"must hold {d} numbers per item", odd, counts[odd[0]] / items[odd[0]]))
+    if bad.size:
+        rows = np.unique(np.repeat(np.flatnonzero(fits), items[fits])[bad])
+        found.append(BrokenRule("features", "must be finite with norm <= 1", rows, f"norm {norms[bad[0]]:.6g}"))
+    return found
 
 
 def read_log(
     path: str | PathLike[str],
     *,
     columns: Mapping[str, str] | None = None,
-    form: str | None = None,
     items: ItemTable | None = None,
+    skip_invalid: bool = False,
 ) -> Log:
-    """Open a log: CSV, TSV, JSON lines or Parquet, also with .gz or .zst, or a published dataset.
+    """Open a log: CSV, TSV, JSON lines or Parquet, also with .gz or .zst.
 
     Args:
-        path: the file.
+        path: the file. Its rows are lists, or events: one row per shown item, with a column of requests.
         columns: names of columns without a usual name, by role: ``{"items": "shown"}``.
-        form: a key of ``PUBLISHED``, for a published format.
         items: the table of items with their features; the log may then contain only these items.
+        skip_invalid: skip rows that break a rule, and count them in ``Log.skipped``, instead of raising an error.
     """
     file = Path(path)
-    if form is not None:
-        names = Names() if items is None else Names(items.names, closed=True)
-        require_known("format of a log", form, PUBLISHED)
-        require(not columns, "columns cannot be named for published formats")
-        reader = PUBLISHED[form]
-        return Log(
-            path=file,
-            columns=reader.columns,
-            frames=lambda rows: ((batch, batch) for batch in reader.read(file, rows)),
-            items=names,
-            table=items,
-        )
-    return open_frame(scan_file(file), file, columns=columns, items=items)
+    frame = scan_file(file, more=MORE if skip_invalid else None)
+    return open_frame(frame, file, columns=columns, items=items, skip_invalid=skip_invalid)
+
+
+def open_log(log: Any, *, columns: Mapping[str, str] | None = None, items: Any = None, normalise: bool = False) -> Log:
+    """Open a log from a path, a table of pandas or polars, a mapping of columns, or a ``ClickLog``; keep a ``Log``.
+
+    ``items`` are the features of items, as a table, a path or an array with a row for each of items 0, 1, 2, ...
+    """
+    if isinstance(log, Log):
+        require(items is None, "items must be given to read_log, with the log")
+        return log
+    table = None if items is None else convert_items(items, normalise=normalise)
+    if isinstance(log, str | PathLike):
+        return read_log(log, columns=columns, items=table)
+    frame = to_frame(log) if isinstance(log, ClickLog) else read_table(log, "log")
+    return open_frame(frame.lazy(), Path("log"), columns=columns, items=table)
+
+
+def has_log_columns(names: Sequence[str]) -> bool:
+    """Return whether a file with these columns is a log of lists, or a table of events."""
+    stripped = {name.strip() for name in names}
+    has_lists = all(any(usual in stripped for usual in USUAL[role]) for role in NEEDED)
+    return has_lists or is_event_table(names, {})
 
 
 def open_frame(
-    frame: pl.LazyFrame, path: Path, *, columns: Mapping[str, str] | None = None, items: ItemTable | None = None
+    frame: pl.LazyFrame,
+    path: Path,
+    *,
+    columns: Mapping[str, str] | None = None,
+    items: ItemTable | None = None,
+    skip_invalid: bool = False,
 ) -> Log:
     """Open a log in a table; ``path`` is its name in errors. Other arguments are those of ``read_log``."""
-    names = Names() if items is None else Names(items.names, closed=True)
-    roles = find_log_columns(list(list_columns(frame, path)), columns or {}, path)
-    chosen = frame.select(**{role: pl.col(name) for role, name in roles.items()})
-    kinds = list_columns(chosen, path)
-    has_content = ~pl.all_horizontal(pl.all().is_null())  # false for an empty line
-    converting = [convert_column(role, kind).alias(role) for role, kind in kinds.items()]
+    names, unit = list_columns(frame, path), "row"
+    if is_event_table(names, columns or {}):
+        frame, columns, unit = list_events(frame, path, columns or {}), {}, "request"
+        names = list_columns(frame, path)
+    more = [MORE] if MORE in names else []
+    roles = find_log_columns([name for name in names if name != MORE], columns or {}, path)
+    chosen = frame.select(*more, **{role: pl.col(name) for role, name in roles.items()})
+    chosen = chosen.filter(~pl.all_horizontal(pl.all().is_null())).with_row_index(ROW, 1)  # without empty lines
+    kinds = {role: kind for role, kind in list_columns(chosen, path).items() if role in roles}
+
+    @cache
+    def survey() -> Survey:
+        return survey_file(chosen, path, kinds)
 
     def read_frames(rows: int) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
-        for raw in read_batches(chosen, path, rows):
-            filled = raw.filter(has_content)
-            yield filled.select(converting), filled
+        found = survey()
+        converting = [
+            convert_column(role, kind, has_bars=role in found.barred).alias(role) for role, kind in kinds.items()
+        ]
+        time = [convert_column("time", kinds["time"])] if found.late else []
+        ordered = chosen.sort(time, nulls_last=True, maintain_order=True) if time else chosen
+        for raw in read_batches(ordered, path, rows):
+            yield raw.select(converting), raw
 
-    def count_rows() -> int:
-        return sum(int(batch.item()) for batch in read_batches(chosen.filter(has_content).select(pl.len()), path, 1))
+    return Log(
+        path=path,
+        columns=tuple(roles),
+        frames=read_frames,
+        survey=survey,
+        items=Names() if items is None else Names(items.names, closed=True),
+        table=items,
+        unit=unit,
+        has_numbered_users=kinds["user"].is_integer(),
+        skip_invalid=skip_invalid,
+    )
 
-    found = tuple(roles)
-    return Log(path=path, columns=found, frames=read_frames, items=names, table=items, count_rows=count_rows)
+
+def survey_file(frame: pl.LazyFrame, path: Path, kinds: Mapping[str, pl.DataType]) -> Survey:
+    """Count the rows and those out of order of time, and find lists in text that are split at bars."""
+    texts = [role for role in NAMED_LISTS if kinds.get(role) == pl.String]
+    wanted = {role: pl.col(role).str.replace_all(QUOTED, "").str.contains("|", literal=True) for role in texts}
+    if "time" in kinds:
+        wanted["time"] = convert_column("time", kinds["time"])
+    if not wanted:
+        return Survey(sum(int(batch.item()) for batch in read_batches(frame.select(pl.len()), path, 1)))
+    rows, late, latest, barred = 0, 0, -np.inf, Counter[str]()
+    for batch in read_batches(frame.select(**wanted), path, BATCH):
+        rows += len(batch)
+        barred.update({role: int(batch[role].sum()) for role in texts})
+        if "time" in kinds and len(batch):
+            times = batch["time"].cast(pl.Float64).fill_null(np.nan).to_numpy()
+            newest = np.fmax.accumulate(np.append(latest, times))
+            late, latest = late + int((times < newest[:-1]).sum()), newest[-1]
+    return Survey(rows, late, frozenset(role for role in texts if barred[role] > rows / 10))
 
 
 def read_history(log: Log, user: str) -> ClickLog:

@@ -1,6 +1,6 @@
 """A writer of logs in batches: CSV, JSON lines or Parquet, by the ending of the file's name."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -24,11 +24,11 @@ def check_log_path(path: Path) -> None:
 class LogWriter:
     """A writer of batches. The file appears when the writer is closed without an error.
 
-    ``users`` and ``items`` are names; without them, numbers are written.
+    ``users`` and ``items`` are names, which may grow between batches; without them, numbers are written.
     """
 
     def __init__(
-        self, path: str | PathLike[str], *, users: Sequence[str] | None = None, items: Sequence[str] | None = None
+        self, path: str | PathLike[str], *, users: Iterable[str] | None = None, items: Iterable[str] | None = None
     ) -> None:
         self.path = Path(path)
         check_log_path(self.path)
@@ -66,20 +66,20 @@ class LogWriter:
 
 
 def write_log(
-    path: str | PathLike[str], log: ClickLog, *, users: Sequence[str] | None = None, items: Sequence[str] | None = None
+    path: str | PathLike[str], log: ClickLog, *, users: Iterable[str] | None = None, items: Iterable[str] | None = None
 ) -> None:
     """Write a log from memory."""
     with LogWriter(path, users=users, items=items) as writer:
         writer.write(log)
 
 
-def to_frame(log: ClickLog, *, users: Sequence[str] | None = None, items: Sequence[str] | None = None) -> pl.DataFrame:
+def to_frame(log: ClickLog, *, users: Iterable[str] | None = None, items: Iterable[str] | None = None) -> pl.DataFrame:
     """Return a log as a table with the columns of the format."""
     shown = log.items != MISSING
     columns: dict[str, pl.Series | NDArray[np.generic]] = {}
     if log.times is not None:
         columns["time"] = log.times
-    columns["user"] = log.users if users is None else np.asarray(users, object)[log.users].astype(str)
+    columns["user"] = log.users if users is None else np.asarray(list(users), object)[log.users].astype(str)
     columns["items"] = _name_lists(log.items, items)
     positions = np.broadcast_to(np.arange(log.items.shape[1]), log.items.shape)
     columns["clicks"] = _make_lists(positions, log.clicks)
@@ -98,11 +98,11 @@ def to_frame(log: ClickLog, *, users: Sequence[str] | None = None, items: Sequen
     return pl.DataFrame(columns)
 
 
-def _name_lists(numbers: NDArray[np.int64], names: Sequence[str] | None) -> pl.Series:
+def _name_lists(numbers: NDArray[np.int64], names: Iterable[str] | None) -> pl.Series:
     mask = numbers != MISSING
     if names is None:
         return _make_lists(numbers, mask)
-    return _make_lists(np.asarray(names, object)[np.where(mask, numbers, 0)].astype(str), mask)
+    return _make_lists(np.asarray(list(names), object)[np.where(mask, numbers, 0)].astype(str), mask)
 
 
 def _make_lists(values: NDArray[np.generic], mask: NDArray[np.bool_]) -> pl.Series:
@@ -118,7 +118,10 @@ def _make_lists(values: NDArray[np.generic], mask: NDArray[np.bool_]) -> pl.Seri
 
 def _join_lists(frame: pl.LazyFrame) -> pl.LazyFrame:
     lists = [name for name, kind in frame.collect_schema().items() if isinstance(kind, pl.List)]
-    return frame.with_columns(pl.col(name).cast(pl.List(pl.String)).list.join(" ") for name in lists)
+    quoted = (
+        pl.when(pl.element().str.contains(r"[\s,;|\[\]()']")).then('"' + pl.element() + '"').otherwise(pl.element())
+    )
+    return frame.with_columns(pl.col(name).cast(pl.List(pl.String)).list.eval(quoted).list.join(" ") for name in lists)
 
 
 SINKS: dict[str, Callable[[pl.LazyFrame, Path], object]] = {

@@ -85,6 +85,7 @@ function countRounds() {
 }
 
 function describeProgress(upload) {
+  if (agent.isFallback) return agent.trouble;
   const { rounds, clicks } = countRounds();
   if (!rounds) return "This is your first list: your agent knows nothing about you.";
   if (upload) return `Your agent tells the server the sum of ${formatCount(upload.statistics.count, "film")} you looked at.`;
@@ -92,6 +93,7 @@ function describeProgress(upload) {
 }
 
 function showAgent() {
+  if (agent.isFallback) return;
   const { groupAgents, buffer, lastUpload, outbox } = agent.state, others = groupAgents - 1;
   find("place").textContent = groupAgents === 0 ? "Nowhere yet" : others ? `With ${formatCount(others, "other")}` : "By yourself";
   find("place-note").textContent = groupAgents === 0 ? "The server hears of you with your agent's first upload."

@@ -45,8 +45,10 @@ def render_table(
 
 def render_figure(svg: str, caption: str) -> Html:
     """Render a figure with inline SVG, as wide as its container."""
-    inline = re.sub(r' (width|height)="[\d.]+pt"', "", svg[svg.index("<svg") :], count=2)
+    inline = re.sub(r' (width|height)="[\d.]+pt"', "", svg, count=2)
     inline = re.sub(r"<metadata>.*?</metadata>", "", inline, flags=re.DOTALL)
+    # A page may show the colours of a figure as others, where it is dark: report.css has these variables.
+    inline = re.sub(r"#([0-9a-f]{6})\b(?=[;\"])", r"var(--x\1, #\1)", inline)
     labelled = inline.replace("<svg", f'<svg role="img" aria-label="{escape(caption)}"', 1)
     return Html(f"<figure>{labelled}<figcaption>{escape_text(caption)}</figcaption></figure>")
 

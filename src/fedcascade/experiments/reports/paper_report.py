@@ -12,6 +12,7 @@ from fedcascade.experiments.plan import Plan
 from fedcascade.experiments.reports import html, summary
 from fedcascade.experiments.reports.html import Html
 from fedcascade.experiments.results import Results
+from fedcascade.intervals import FEWEST_RUNS, format_mean
 from fedcascade.systems import write_atomically
 
 TITLE = "Federated contextual cascading bandits: the paper's evaluation, run again"
@@ -41,7 +42,7 @@ def write_report(results: Results) -> tuple[Path, list[Claim]]:
         _introduce(results),
         html.render_tally([claim.verdict for claim in claims], KINDS),
         html.render_section("Figure 1", _draw_figures(results)),
-        html.render_section("The claims of the text and of Table 2", *_explain_verdicts(), _render_claims(claims)),
+        html.render_section("The claims of the text and of Table 2", _explain_verdicts(), _render_claims(claims)),
         html.render_section("Regret", *_render_regret(results)),
         summary.render_provenance(results),
     ]
@@ -51,20 +52,13 @@ def write_report(results: Results) -> tuple[Path, list[Claim]]:
 def _describe_claims(claims: Sequence[Claim]) -> dict[str, Any]:
     """Return the claims for JSON; a missing mean or interval is null."""
     rows = [
-        {
-            "where": claim.place,
-            "claim": claim.text,
-            "unit": claim.unit,
-            "paper": claim.paper,
-            "mean": claim.ours.mean if isfinite(claim.ours.mean) else None,
-            "half_interval_95": claim.ours.half_width if isfinite(claim.ours.half_width) else None,
-            "runs": claim.ours.runs,
-            "verdict": claim.verdict,
-            "note": claim.note,
-            "strict": (claim.plan, claim.text) in STRICT,
-        }
+        {"where": claim.place, "claim": claim.text, "unit": claim.unit, "paper": claim.paper,
+         "mean": claim.ours.mean if isfinite(claim.ours.mean) else None,
+         "half_interval_95": claim.ours.half_width if isfinite(claim.ours.half_width) else None,
+         "runs": claim.ours.runs, "verdict": claim.verdict, "note": claim.note,
+         "strict": (claim.plan, claim.text) in STRICT}
         for claim in claims
-    ]
+    ]  # fmt: skip
     return {"plus_minus": summary.PLUS_MINUS, "claims": rows}
 
 
@@ -108,22 +102,16 @@ def _draw_figures(results: Results) -> Html:
     return html.render_gallery(drawings)
 
 
-def _explain_verdicts() -> tuple[Html, Html]:
+def _explain_verdicts() -> Html:
     points, share, within = paper_claims.POINTS * 100, paper_claims.SHARE, paper_claims.WITHIN
-    return (
-        html.render_paragraph(
-            f"{summary.PLUS_MINUS} Gaps are computed run by run: in a run, all policies meet the same users, items and "
-            "clicks. A gap is confirmed if its whole interval is above zero and reaches the paper's number, less "
-            f"{points:.0f} points or {share:.0%} of it, whichever is more; smaller than the paper's if it is above "
-            "zero and does not reach that; inconclusive if it spans zero; contradicted if it is below. "
-            "A gap of zero is confirmed with probability 1/40."
-        ),
-        html.render_paragraph(
-            f"A count is confirmed if its whole interval is within {within:.0%} of the paper's, contradicted if none "
-            "of it is, and otherwise inconclusive. A run in which some user never reached its cluster is censored, and "
-            f"makes the claim inconclusive. Fewer than {paper_claims.FEWEST_RUNS} runs, or runs shorter than the "
-            "paper's, are not judged."
-        ),
+    return html.render_paragraph(
+        f"{summary.PLUS_MINUS} Gaps are computed run by run: in a run, all policies meet the same users, items and "
+        "clicks. A gap is confirmed if its whole interval is above zero and reaches the paper's number, less "
+        f"{points:.0f} points or {share:.0%} of it, whichever is more; smaller than the paper's if it does not reach "
+        "that; inconclusive if it spans zero; contradicted if it is below. A gap of zero is confirmed with probability "
+        f"1/40. A count is confirmed if its whole interval is within {within:.0%} of the paper's, contradicted if none "
+        "of it is, and otherwise inconclusive. A run in which some user never reached its cluster is censored, and "
+        f"makes the claim inconclusive. Fewer than {FEWEST_RUNS} runs, or shorter ones, are not judged."
     )
 
 
@@ -153,7 +141,7 @@ def format_values(claim: Claim) -> tuple[str, str, str]:
     The paper's number is 'yes' if it gives none. The difference is in percentage points, or in percent of a count.
     """
     unit = "%" if claim.unit == "%" else ""
-    ours = summary.format_mean(claim.ours, unit)
+    ours = format_mean(claim.ours, unit)
     if claim.paper is None:
         return "yes", ours, "–"
     paper, difference = (
@@ -162,8 +150,3 @@ def format_values(claim: Claim) -> tuple[str, str, str]:
         else (f"{claim.paper:,.1f}", f"{claim.ours.mean / claim.paper - 1:+.1%}")
     )
     return paper, ours, "–" if claim.verdict == "not comparable" else difference
-
-
-def format_verdict(claim: Claim) -> str:
-    """Format the verdict with its note, in one line."""
-    return f"{claim.verdict}: {claim.note}" if claim.note else claim.verdict

@@ -1,20 +1,22 @@
 """The report of any results folder: tables, figures and provenance."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 import polars as pl
 from matplotlib.figure import Figure
 
-from fedcascade.experiments.comparisons import HEADER, Interval, compare_policies, estimate_mean
-from fedcascade.experiments.plan import Plan, select_policies
+from fedcascade.experiments.comparisons import HEADER, compare_policies
+from fedcascade.experiments.plan import Plan, PlannedPolicy, Value, select_policies
 from fedcascade.experiments.reports import figures, html
-from fedcascade.experiments.reports.figures import QUANTITIES
+from fedcascade.experiments.reports.figures import MOST_CURVES, QUANTITIES, RunCurves
 from fedcascade.experiments.reports.html import Html
 from fedcascade.experiments.results import Results
+from fedcascade.intervals import FEWEST_RUNS, Interval, estimate_mean, format_mean
 from fedcascade.systems import write_atomically
 
 PLUS_MINUS = "± is half of the 95% interval of a mean, by Student's t over the runs."
@@ -35,13 +37,8 @@ def summarise_policies(results: Results) -> list[PolicySummary]:
     """Summarise every policy in every environment, in the order of the plans."""
     groups = results.runs.group_by("experiment", "environment", "label", maintain_order=True)
     return [
-        PolicySummary(
-            str(experiment),
-            str(environment),
-            str(label),
-            *(estimate_mean(rows[name].to_list()) for name in QUANTITIES),
-        )
-        for (experiment, environment, label), rows in groups
+        PolicySummary(str(plan), str(place), str(label), *(estimate_mean(rows[name].to_list()) for name in QUANTITIES))
+        for (plan, place, label), rows in groups
     ]
 
 
@@ -78,22 +75,63 @@ def write_page(results: Results, title: str, parts: Sequence[Html]) -> Path:
 def describe_effort(results: Results) -> str:
     """Describe the number of runs and rounds and their time."""
     rounds, seconds = results.manifest["rounds"], results.manifest["core_seconds"]
-    is_whole = results.planned is None
-    words = "runs" if is_whole else f"of {results.planned:,} planned runs"
+    words = "runs" if results.planned is None else f"of {results.planned:,} planned runs"
+    time = f"{seconds / 60:.1f} minutes" if seconds >= 60 else f"{seconds:.1f} seconds"
     return (
-        f"{results.manifest['runs']:,} {words}, {rounds:,} rounds in {seconds / 60:.1f} minutes of one core "
+        f"{results.manifest['runs']:,} {words}, {rounds:,} rounds in {time} of processor time "
         f"({rounds / seconds:,.0f} rounds/s), by fedcascade {results.manifest['fedcascade']}."
     )
 
 
 def _render_environment(results: Results, plan: Plan, environment: str) -> Html:
-    policies = [policy.label for policy in select_policies(plan.policies, environment)]
-    drawings = [
-        draw_curves(results, plan.name, environment, quantity, f"{environment}: {words}", policies)
-        for quantity, words in QUANTITIES.items()
-    ]
-    totals = render_totals(plan, select_summaries(results, plan, environment))
+    summaries = {each.label: each for each in select_summaries(results, plan, environment)}
+    policies = [each for each in select_policies(plan.policies, environment) if each.label in summaries]
+    drawings, drawn = [], []
+    for members in _group_policies(policies):
+        best, values = min(members, key=lambda each: summaries[each.label].regret.mean), find_grid(members)
+        drawn += [each.label for each in members] if values is None else [best.label]
+        if values is not None:
+            drawings += [_draw_grid(results, summaries, each, best, values, members) for each in QUANTITIES]
+    parts = [drawn[first : first + MOST_CURVES] for first in range(0, len(drawn), MOST_CURVES)]
+    for quantity, words in QUANTITIES.items():
+        for number, part in enumerate(parts, start=1):
+            which = f" ({number} of {len(parts)})" if len(parts) > 1 else ""
+            title, file = f"{environment}: {words}{which}", f"{plan.name}-{environment}-{quantity}{which}"
+            drawings.append(draw_curves(results, plan.name, environment, quantity, title, part, file))
+    totals = render_totals(plan, list(summaries.values()))
     return html.render_section(f"{plan.title}: {environment}", totals, html.render_gallery(drawings))
+
+
+def _group_policies(policies: Iterable[PlannedPolicy]) -> list[list[PlannedPolicy]]:
+    """Group the points of each grid of two constants; any other policy is a group of its own."""
+    groups: dict[object, list[PlannedPolicy]] = {}
+    for each in policies:
+        name = each.label.rpartition(f" {each.swept[0]}=")[0] if len(each.swept) == 2 else each.label
+        groups.setdefault((name, each.swept), []).append(each)
+    return list(groups.values())
+
+
+def find_grid(policies: Sequence[PlannedPolicy]) -> dict[str, list[Value]] | None:
+    """Return the values of the two constants that a group of policies sweeps, more values first; None for others."""
+    values = {name: list(dict.fromkeys(each.constants[name] for each in policies)) for name in policies[0].swept}
+    is_grid = len(values) == 2 and all(len(each) > 1 for each in values.values())
+    return dict(sorted(values.items(), key=lambda item: -len(item[1]))) if is_grid else None
+
+
+def _draw_grid(results: Results, summaries: Mapping[str, PolicySummary], quantity: str, best: PlannedPolicy,
+               values: Mapping[str, list[Value]], policies: Sequence[PlannedPolicy]) -> Html:  # fmt: skip
+    """Draw and save a heat map of a quantity over two constants; ``best`` has the least regret."""
+    across, down = values
+    cells = {each.label: (values[down].index(each.constants[down]), values[across].index(each.constants[across]))
+             for each in policies}  # fmt: skip
+    means = np.full((len(values[down]), len(values[across])), np.nan)
+    for label, cell in cells.items():
+        means[cell] = getattr(summaries[label], quantity).mean
+    here, name = summaries[best.label], best.label.rpartition(f" {best.swept[0]}=")[0]
+    title = f"{here.environment}: {name}, {QUANTITIES[quantity]}"
+    figure = figures.plot_grid(means, values, quantity, title, cells[best.label])
+    caption = f"{title} by {across} and {down}, mean of the runs; the frame marks the least regret: {best.label}."
+    return save_figure(results, figure, f"{here.experiment}-{here.environment}-{name}-grid-{quantity}", caption)
 
 
 def select_summaries(results: Results, plan: Plan, environment: str) -> list[PolicySummary]:
@@ -118,22 +156,24 @@ def format_totals(summary: PolicySummary) -> tuple[str, str, str]:
 
 
 def draw_curves(
-    results: Results,
-    experiment: str,
-    environment: str,
-    quantity: str,
-    title: str,
-    policies: Sequence[str],
-    file: str = "",
-    names: Mapping[str, str] = {},
-) -> Html:
+    results: Results, experiment: str, environment: str, quantity: str, title: str, policies: Sequence[str],
+    file: str, names: Mapping[str, str] = {},
+) -> Html:  # fmt: skip
     """Draw and save one figure; ``names`` maps labels to displayed names."""
     is_wanted = (pl.col("experiment") == experiment) & (pl.col("environment") == environment)
-    curves = results.curves.filter(is_wanted).with_columns(pl.col("label").replace(names))
-    shown = [names.get(policy, policy) for policy in policies]
-    figure = figures.plot_curves(curves, quantity, title, shown)
-    caption = f"{title}. {QUANTITIES[quantity].capitalize()}, mean of the runs; the band spans all runs."
-    return save_figure(results, figure, file or f"{experiment}-{environment}-{quantity}", caption)
+    curves = results.curves.filter(is_wanted)
+    shown = {names.get(policy, policy): _collect_runs(curves, policy, quantity) for policy in policies}
+    figure = figures.plot_curves(shown, quantity, title)
+    has_band = all(len(each.values) >= FEWEST_RUNS for each in shown.values())
+    band = "the band is its 95% interval" if has_band else f"a band takes {FEWEST_RUNS} runs"
+    caption = f"{title}. {QUANTITIES[quantity].capitalize()}, mean of the runs; {band}."
+    return save_figure(results, figure, file, caption)
+
+
+def _collect_runs(curves: pl.DataFrame, label: str, quantity: str) -> RunCurves:
+    """Return a quantity of a policy at each checkpoint of each run."""
+    runs = curves.filter(pl.col("label") == label).pivot("seed", index="round", values=quantity).sort("round")
+    return RunCurves(runs["round"].to_numpy(), runs.drop("round").to_numpy().T)
 
 
 def save_figure(results: Results, figure: Figure, words: str, caption: str) -> Html:
@@ -160,7 +200,7 @@ def render_provenance(results: Results) -> Html:
         ("libraries", ", ".join(f"{name} {version}" for name, version in manifest["libraries"].items())),
         ("Python", machine["python"]),
         ("machine", f"{machine['processor']}, {machine['cores']} cores, {machine['system']}"),
-        ("time", f"{manifest['seconds']:.0f} s for the last command, {manifest['core_seconds']:.0f} s of one core"),
+        ("time", f"{manifest['seconds']:.0f} s, {manifest['core_seconds']:.0f} s of processor time in all runs"),
         ("data", Html(", ".join(f"<code>{name}</code> sha256 {digest[:16]}…" for name, digest in files.items()))),
     ]
     if results.planned is not None:
@@ -190,18 +230,3 @@ def _render_settings(values: object) -> Html:
 def _format_settings(values: object) -> str:
     plain = msgspec.to_builtins(values)
     return ", ".join(f"{name} = {json.dumps(value)}" for name, value in plain.items() if value is not None)
-
-
-def format_mean(value: Interval, unit: str = "") -> str:
-    """Format a mean ± half of its 95% interval; a single run has no interval.
-
-    >>> format_mean(estimate_mean([1000.0, 1100.0, 1200.0]))
-    '1,100 ± 248'
-    >>> format_mean(estimate_mean([0.25]), "%")
-    '25.0%'
-    """
-    if not value.runs:
-        return "–"
-    scale, digits = (100, 1) if unit == "%" else (1, 0 if abs(value.mean) >= 1000 else 1)
-    tail = f" ± {value.half_width * scale:,.{digits}f}" if value.runs > 1 else ""
-    return f"{value.mean * scale:,.{digits}f}{tail}{unit}"

@@ -10,21 +10,24 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import require
 from fedcascade.federation.grouping.guard import NO_GUARD, measure_members, subtract_excess
-from fedcascade.federation.holdings import Holdings, append_zeros, drop_row
+from fedcascade.federation.holdings import Holdings, append_zeros, drop_row, require_alike, require_places
 from fedcascade.federation.messages import Messages
-from fedcascade.learning.statistics import Statistics
+from fedcascade.learning.ridge import Ridge
+from fedcascade.learning.statistics import LARGEST_TOTAL, Statistics
 
 Labels = NDArray[np.int64]
+LARGEST_LABEL = 1 << 24  # of restored labels, beside four per agent
 
 
 class Partition:
     """A partition of the agents: ``labels`` has the group of each, ``pools`` the summed statistics of each group."""
 
     state_names: ClassVar[tuple[str, ...]] = ("labels", "regrouped", "pools")  # the attributes that outlive a process
+    free_names: ClassVar[tuple[str, ...]] = ("pools",)  # those of ``state_names`` whose size depends on the data
     knows_clusters: ClassVar[bool] = False  # a simulation sets the true clusters
 
     def __init__(self, holdings: Holdings, labels: Labels) -> None:
@@ -40,11 +43,37 @@ class Partition:
         return {name: getattr(self, name) for name in self.state_names} | {"pools": dict(self.pools)}
 
     @staticmethod
-    def from_state(grouping: "Grouping", holdings: Holdings, state: Mapping[str, Any]) -> "Partition":
-        """Restore a partition from ``to_state``; it takes over the arrays."""
+    def from_state(
+        grouping: "Grouping", holdings: Holdings, state: Mapping[str, Any], fresh: "tuple[Partition, Partition]"
+    ) -> "Partition":
+        """Restore a partition from ``to_state``; it takes over the arrays. Raise ValueError for an invalid state.
+
+        ``fresh`` are partitions of one and of two agents, which have the types and shapes of a valid state.
+        """
+        agents, (small, large) = len(holdings), (each.to_state() for each in fresh)
+        for name in fresh[0].state_names:
+            require(name in state, f"groups has no {name}")
+            if name in fresh[0].free_names:
+                require(type(state[name]) is type(small[name]), f"groups.{name} must be a {type(small[name]).__name__}")
+            else:
+                require_alike(f"groups.{name}", state[name], small[name], large[name], agents)
+        require_places("groups.labels", state["labels"], LARGEST_LABEL + 4 * agents)
         partition = grouping.begin(holdings, state["labels"])
         partition.load_state(state)
+        partition.check_state()
         return partition
+
+    def check_state(self) -> None:
+        """Raise ValueError if restored attributes contradict each other."""
+        self.check_sums("pools", self.pools, np.unique(self.labels))
+
+    def check_sums(self, name: str, sums: Mapping[int, Statistics], keys: Labels) -> None:
+        """Raise ValueError unless there are valid sums for these keys, and for no other."""
+        require(sorted(sums) == keys.tolist(), f"groups.{name} must have a sum for each group")
+        zero = Statistics.zero(self.holdings.dimension)
+        for each in sums.values():
+            require_alike(f"groups.{name}", each, zero, zero, 0)
+            Ridge(each, self.holdings.lambda_)
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore the attributes of ``to_state``."""
@@ -73,7 +102,8 @@ class Partition:
     def sum_groups(self, agent: int, groups: Labels) -> Statistics:
         """Sum distinct groups, the agent's own among them, for an answer to ``agent``.
 
-        A guard limits the weight of each other agent, and excludes all of them if they are too few.
+        A guard limits the weight of each other agent, and excludes all of them if they are too few. It also limits the
+        weight of all others together to ``LARGEST_TOTAL`` / 2, so that however many upload, the sum can be solved.
         """
         total = self.pools[int(groups[0])]
         for label in groups[1:].tolist():
@@ -82,9 +112,9 @@ class Partition:
             return total
         held = self.holdings
         others, median, heaviest = measure_members(agent, groups, self.labels, held.count)
-        limit = float(self.guard.max_weight * 2.0**median)
         if others < self.guard.min_others:
             return held[agent]
+        limit = min(float(self.guard.max_weight * 2.0**median), LARGEST_TOTAL / (2.0 * max(1, others)))
         if heaviest <= limit:
             return total
         gram, moment = total.gram.copy(), total.moment.copy()
@@ -238,3 +268,12 @@ def relabel_by_appearance(labels: Labels) -> tuple[Labels, Labels]:
     distinct, first, positions = np.unique(labels, return_index=True, return_inverse=True)
     order = np.argsort(first)
     return distinct[order], np.argsort(order)[positions]
+
+
+def relabel_canonically(labels: ArrayLike) -> tuple[int, ...]:
+    """Rename labels in order of first appearance, so that equal partitions are equal tuples.
+
+    >>> relabel_canonically([7, 3, 7])
+    (0, 1, 0)
+    """
+    return tuple(relabel_by_appearance(np.asarray(labels))[1].tolist())

@@ -12,15 +12,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.checks import POSITIVE, whole_numbers
+from fedcascade.checks import POSITIVE, require, whole_numbers
 from fedcascade.constants import Part, constant
 from fedcascade.federation.grouping.graph.complete import describe_alpha_d
 from fedcascade.federation.grouping.graph.search import find_components, find_far_pairs
 from fedcascade.federation.grouping.partition import Labels, Partition
-from fedcascade.federation.holdings import Holdings, compute_confidence_width
-from fedcascade.federation.messages import Cause, Download, Messages, Upload, describe_push_ratio, describe_upload_ratio
+from fedcascade.federation.holdings import Holdings, compute_confidence_width, require_places
+from fedcascade.federation.messages import Cause, Messages, Upload, describe_push_ratio, describe_upload_ratio
 from fedcascade.learning.ridge import Ridge, compute_log_det
 from fedcascade.learning.statistics import Statistics
+
+MAX_PHASE = 60  # of a restored state: 2^60 rounds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +51,7 @@ class PhasePartition(Partition):
     """The state of phase-based FCLUB. Cells are numbered cluster * local_servers + local server."""
 
     state_names = (*Partition.state_names, "edges", "servers", "phase", "known", "unsent", "shared")
+    free_names = ("pools", "known", "unsent", "shared")
 
     def __init__(self, holdings: Holdings, rule: SplitAndMerge) -> None:
         super().__init__(holdings, np.zeros(len(holdings), np.int64))
@@ -62,7 +65,7 @@ class PhasePartition(Partition):
         self.shared: dict[int, Statistics] = {}  # the global server's sum of each cluster
         self._sent_log_det: dict[int, float] = {}
         self._uploads: list[Upload] = []
-        self._downloads: list[Download] = []
+        self._downloads: list[tuple[int, Statistics]] = []
         self._share_everything()
 
     @property
@@ -115,6 +118,15 @@ class PhasePartition(Partition):
         super().load_state(state)
         self._sent_log_det = {}
 
+    def check_state(self) -> None:
+        super().check_state()
+        servers = self.rule.local_servers
+        require_places("groups.servers", self.servers, servers)
+        require(0 <= self.phase <= MAX_PHASE, f"groups.phase must be in 0..{MAX_PHASE}, got {self.phase}")
+        self.check_sums("shared", self.shared, np.unique(self.labels))
+        for name in ("known", "unsent"):
+            self.check_sums(name, getattr(self, name), np.unique(self.labels * servers + self.servers))
+
     def _upload(self, agent: int, cell: int) -> None:
         """Send the unsent statistics of a cell, and push to every cell that is too far behind."""
         label = int(self.labels[agent])
@@ -132,8 +144,7 @@ class PhasePartition(Partition):
         statistics = self.shared[cell // self.rule.local_servers]
         self.known[cell] = statistics + self.unsent[cell]
         self._sent_log_det.pop(cell, None)
-        agents, rounds = len(self.holdings), int(self.holdings.rounds.sum())
-        self._downloads.append(Download(agent=member, statistics=statistics, rounds=rounds, agents=agents))
+        self._downloads.append((member, statistics))
 
     def _start_phase(self) -> None:
         """Split clusters at local servers, merge them globally, and synchronise all cells."""

@@ -2,20 +2,23 @@
 
 import random
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import msgspec
+from httpx2 import Response
 from nacl.signing import SigningKey
 
-from fedcascade.service.agent.transport import HttpReply, Transport
+from fedcascade.service.agent.transport import Transport
 from fedcascade.service.protocol import auth, wire
+from fedcascade.service.protocol.arms import ArmCount
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.wire import JSON, MSGPACK
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 NONCE_BITS = 56  # at most 17 digits
+LONGEST_WAIT = 3_600.0  # seconds; an agent asks again after an hour, however long a server wants it to wait
 
 
 class BadReply(ValueError):  # noqa: N818 (a bad reply is an event like a refusal)
@@ -42,21 +45,19 @@ class AgentClient:
     def fetch_standing(self) -> wire.Standing:
         return decode_reply(self.send("GET", f"/v1/agents/{self.agent}", b"", 0), wire.Standing)
 
-    def send(self, method: str, path: str, body: bytes, sequence: int) -> HttpReply:
+    def send(self, method: str, path: str, body: bytes, sequence: int) -> Response:
         """Send a signed request; retry once with the server's time if this clock is wrong."""
         reply = self.transport.send(method, path, body, self.sign_headers(method, path, body, sequence))
-        if (server_time := _read_server_time(reply)) is not None:
+        if reply.status_code == 401 and (server_time := _read_server_time(reply)) is not None:
             self.clock_offset = server_time - self.clock.now()
             reply = self.transport.send(method, path, body, self.sign_headers(method, path, body, sequence))
         return reply
 
     def sign_headers(self, method: str, path: str, body: bytes, sequence: int) -> dict[str, str]:
         """Sign a request with a random nonce and return its headers."""
-        now, agent = self.clock.now() + self.clock_offset, self.agent
-        nonce = secrets.randbits(NONCE_BITS)
-        signed = auth.sign(
-            self.key, agent=agent, method=method, path=path, body=body, sequence=sequence, created=int(now), nonce=nonce
-        )
+        named = {"agent": self.agent, "sequence": sequence, "nonce": secrets.randbits(NONCE_BITS)}
+        created, digest = int(self.clock.now() + self.clock_offset), auth.compute_digest(body)
+        signed = auth.sign(self.key, method=method, path=path, digest=digest, created=created, **named)
         return {"content-type": MSGPACK, "accept": MSGPACK, **signed}
 
 
@@ -71,21 +72,25 @@ def enrol_agent(
     """Enrol an agent with a token, or again with a credential."""
     claim = {"public_key": bytes(key.verify_key), "token": token, "credential": credential}
 
-    def send(now: float) -> HttpReply:
+    def send(now: float) -> Response:
         proof = auth.sign_enrolment(key, int(now), wire.encode_enrolment_claim(token, credential))
         message = wire.Enrolment(protocol=wire.PROTOCOLS[-1], created=int(now), proof=proof, **claim)  # type: ignore[arg-type]
         path = f"{wire.ENROLMENTS}?{wire.WITH_PRIOR}=1"
         return transport.send("POST", path, msgspec.msgpack.encode(message), {"content-type": MSGPACK})
 
     reply = send(clock.now())
-    server_time = _read_server_time(reply)
-    return decode_reply(reply if server_time is None else send(server_time), wire.EnrolmentAnswer)
+    if reply.status_code == 401 and (server_time := _read_server_time(reply)) is not None:
+        reply = send(server_time)
+    answer = decode_reply(reply, wire.EnrolmentAnswer)
+    if answer.agent < 1:
+        raise BadReply(f"the server gave the agent the number {answer.agent}")
+    return answer
 
 
-def _read_server_time(reply: HttpReply) -> float | None:
-    """Return the server's time, in seconds since 1970, from a refusal for a wrong clock."""
+def _read_server_time(reply: Response) -> float | None:
+    """Return the server's time, in seconds since 1970, from a refusal with status 401; None if it is not the clock."""
     text = reply.headers.get(auth.SERVER_TIME, "")
-    return float(text) if reply.status == 401 and text.isdecimal() and len(text) <= 12 else None
+    return float(text) if text.isdecimal() and len(text) <= 12 else None
 
 
 def fetch_terms(transport: Transport) -> wire.Terms:
@@ -104,6 +109,12 @@ class OperatorClient:
         body = msgspec.msgpack.encode(message)
         return decode_reply(self._send("POST", "/v1/enrolment-tokens", body), wire.Tokens).tokens
 
+    def set_enrolment_key(self, name: str, key: str | None, per_hour: int = 1_000) -> None:
+        """Set an enrolment key by its hash, or revoke it if None. Its text begins with its name and a dot."""
+        digest = None if key is None else auth.hash_token(key)
+        message = wire.EnrolmentKey(protocol=wire.PROTOCOLS[-1], name=name, key_hash=digest, per_hour=per_hour)
+        decode_reply(self._send("PUT", "/v1/enrolment-keys", msgspec.msgpack.encode(message)), None)
+
     def revoke(self, agent: int) -> None:
         """Revoke an agent: the server refuses its requests."""
         decode_reply(self._send("POST", f"/v1/agents/{agent}/revocation"), None)
@@ -121,6 +132,16 @@ class OperatorClient:
         message = wire.TokenReplacement(protocol=wire.PROTOCOLS[-1], token_hash=auth.hash_token(token))
         decode_reply(self._send("PUT", "/v1/operator-token", msgspec.msgpack.encode(message)), None)
 
+    def pause(self, paused: bool = True) -> None:
+        """Pause or resume exchanges; agents go on alone meanwhile."""
+        message = wire.Switch(protocol=wire.PROTOCOLS[-1], paused=paused)
+        decode_reply(self._send("PUT", "/v1/pause", msgspec.msgpack.encode(message)), None)
+
+    def count_arms(self, counts: Iterable[ArmCount]) -> None:
+        """Add lists and clicks of an A/B test."""
+        message = wire.ArmCounts(protocol=wire.PROTOCOLS[-1], counts=list(counts))
+        decode_reply(self._send("POST", "/v1/arms", msgspec.msgpack.encode(message)), None)
+
     def fetch_overview(self) -> wire.Overview:
         """Fetch the totals of the server, and the group of each agent."""
         return decode_reply(self._send("GET", "/v1/overview"), wire.Overview)
@@ -130,26 +151,26 @@ class OperatorClient:
         body = msgspec.json.encode({"measures": measures, "fresh": fresh})
         decode_reply(self._send("POST", "/live/measures", body, JSON), None)
 
-    def _send(self, method: str, path: str, body: bytes = b"", media_type: str = MSGPACK) -> HttpReply:
+    def _send(self, method: str, path: str, body: bytes = b"", media_type: str = MSGPACK) -> Response:
         headers = {"content-type": media_type, "authorization": f"Bearer {self._token}"}
         return self.transport.send(method, path, body, headers)
 
 
-def decode_reply(reply: HttpReply, kind: type[Kind] | None) -> Kind:
+def decode_reply(reply: Response, kind: type[Kind] | None) -> Kind:
     """Decode the message of a reply; raise ``Refused`` if the server refused the request."""
-    if reply.status >= 400:
+    if reply.status_code >= 400:
         try:
-            refusal = msgspec.json.decode(reply.body, type=wire.RefusalBody)
+            refusal = msgspec.json.decode(reply.content, type=wire.RefusalBody)
         except msgspec.MsgspecError:  # a proxy answered
-            refusal = wire.RefusalBody(reason="unknown", detail=f"status {reply.status}")
+            refusal = wire.RefusalBody(reason="unknown", detail=f"status {reply.status_code}")
         retry_after = reply.headers.get("retry-after", "")
-        wait = float(retry_after) if retry_after.isdecimal() else None
-        raise Refused(reply.status, refusal.reason, refusal.detail, retry_after=wait)
+        wait = min(float(retry_after), LONGEST_WAIT) if retry_after.isdecimal() and len(retry_after) < 300 else None
+        raise Refused(reply.status_code, refusal.reason, refusal.detail, retry_after=wait)
     if kind is None:
         return None  # type: ignore[return-value]
     media = reply.headers.get("content-type", MSGPACK).partition(";")[0]
     try:
-        return wire.decode(reply.body, kind, media)
+        return wire.decode(reply.content, kind, media)
     except Refused as error:
         raise BadReply(f"the server's reply cannot be decoded: {error.detail}") from None
 

@@ -5,23 +5,28 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TypeVar
 
-from fedcascade.federation.messages import Upload
+from fedcascade.federation.messages import Cause, Upload
 from fedcascade.service.agent.client import BadReply, compute_pause
 from fedcascade.service.agent.enrolment import ServerLink
-from fedcascade.service.agent.ledger import check_answer, confirm, is_change, renumber, settle, withdraw
-from fedcascade.service.agent.local_store import LocalMemory
+from fedcascade.service.agent.ledger import SavedState, confirm, renumber, settle, withdraw
+from fedcascade.service.agent.memory import LocalMemory, begin_ledger
+from fedcascade.service.agent.record import FencedOff
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.errors import Refused
 
 log = logging.getLogger("fedcascade.agent")
+Result = TypeVar("Result")
 UNREACHABLE = (502, 503, 504)  # status of proxies, and of a server without its store
+TAKE_OVER_SECONDS = 5.0  # between two looks for uploads that no process sends
+LOOK_SECONDS = 1.0  # between two looks at an agent whose uploads another process sends
 
 
 class Exchanger:
-    """The exchanges of one agent, one request at a time, oldest upload first.
+    """The exchanges of one agent, one request at a time, oldest upload first, by the process with the agent's lease.
 
     ``trouble`` is the last problem, or None. ``due`` is the time of the next attempt, and ``not_before`` the earliest
     one that the server allows, in seconds of ``time.monotonic``. ``is_offline`` is true if the last attempt found no
@@ -34,7 +39,7 @@ class Exchanger:
         self.is_offline = False
         self.owner: object = None  # keeps the agent in memory while it has work
         self._memory, self._link, self._pauses, self._failures = memory, link, pauses, 0
-        self.client = link.build_client(memory.store, self._id)
+        self.client = link.build_client(memory.record, self._id)
 
     @property
     def _id(self) -> int:
@@ -42,13 +47,19 @@ class Exchanger:
 
     def has_work(self) -> bool:
         state = self._memory.state
-        return not self._memory.has_left and (bool(state.outbox) or not state.is_settled)
+        return not self._memory.record.has_left and (bool(state.outbox) or not state.is_settled)
 
     def step(self) -> None:
         """Take the next step; set ``trouble``, and ``due`` after a failure."""
         try:
+            if not self._memory.record.acquire():
+                raise FencedOff
             self.trouble = self._exchange()
             self._failures, self.is_offline = 0, False
+        except FencedOff:  # another process sends
+            self.due = time.monotonic() + LOOK_SECONDS
+            with suppress(OSError, ValueError):
+                self.reload()
         except Exception as error:
             self._failures += 1
             self.is_offline = isinstance(error, ConnectionError) or getattr(error, "status", 0) in UNREACHABLE
@@ -56,73 +67,71 @@ class Exchanger:
             retry_after, now = getattr(error, "retry_after", None), time.monotonic()
             self.not_before = now + (retry_after or 0.0)
             self.due = now + compute_pause(self._failures, self._pauses, retry_after)
+            with suppress(OSError, ValueError):
+                self._memory.record.postpone(self.due - now)
 
     def _exchange(self) -> str | None:
         """Enrol, send an upload or compare sums; return a problem or note, if any."""
         memory = self._memory
+        self.refresh()
+        if not self.has_work():
+            memory.record.postpone(0.0)
+            return None
         if not self._id:
             self._enrol()
         if memory.state.outbox:
-            return self._send(memory.state.outbox[0])
+            return self._send()
         standing = self.client.fetch_standing()
-        note = memory.update(lambda state: settle(memory.policy, state, standing))
+        note = self._change(lambda state: settle(memory.policy, state, standing))
         if note is not None:
-            log.warning("agent %d: %s", self._id, note)
+            log.warning("%s: %s", memory.title, note)
         return note if note is not None or self._failures else self.trouble
 
-    def _send(self, upload: Upload) -> str | None:
-        """Send an upload and take its answer; return the problem, if any."""
+    def _send(self) -> str | None:
+        """Send the oldest upload and take its answer; return the problem, if any."""
         memory = self._memory
-        memory.store.file.sync_to_disk()
-        message = wire.UploadMessage.from_upload(upload, receipt=memory.state.receipt)
+        upload, receipt = memory.state.outbox[0], memory.state.receipt
+        memory.record.database.sync_to_disk()
         try:
-            answer = self.client.exchange(message)
+            answer = self.client.exchange(wire.UploadMessage.from_upload(upload, receipt))
         except BadReply as error:
             if self.client.fetch_standing().last_sequence < upload.sequence:
                 raise
-            self._confirm(upload, None)
+            self._change(lambda state: confirm(memory.policy, state, upload, None))
             return f"upload {upload.sequence} was counted, but {error}"
-        trouble = self._confirm(upload, answer)
+        trouble = self._change(lambda state: confirm(memory.policy, state, upload, answer))
         if trouble is None and answer.terms_id != memory.state.enrolment.terms.terms_id:
             memory.follow(self._link.fetch_terms(answer.terms_id))
         return trouble
 
-    def _confirm(self, upload: Upload, answer: wire.AnswerMessage | None) -> str | None:
-        """Replace an upload by its answer, or count it if the answer is invalid; return the problem, if any."""
-        memory = self._memory
-        trouble = download = None
-        try:
-            if answer is not None:
-                download = check_answer(answer, self._id, memory.state.local.dimension, memory.policy.lambda_)
-        except ValueError as error:
-            trouble = f"the answer to upload {upload.sequence} is invalid: {error}"
-        memory.update(lambda state: (confirm(memory.policy, state, upload, answer, download), None))
-        return trouble
+    def _change(self, change: Callable[[SavedState], tuple[SavedState, Result]]) -> Result:
+        """Change the state, unless another process has the lease now."""
+        return self._memory.update(change, is_fenced=True)
 
     def _recover(self, error: Exception) -> str:
         """Recover from a failure before the next attempt; return the problem in one line."""
-        agent, trouble = self._id, str(error) or type(error).__name__
+        title, trouble = self._memory.title, str(error) or type(error).__name__
         if isinstance(error, Refused):
             try:
                 self._answer_refusal(error)
             except Exception as second:  # the loop must go on
                 trouble = f"{trouble}; {second}"
         if isinstance(error, OSError | ValueError):
-            log.info("agent %d waits: %s", agent, trouble)
+            log.info("%s waits: %s", title, trouble)
         else:
-            log.error("agent %d waits", agent, exc_info=error)
+            log.error("%s waits", title, exc_info=error)
         return trouble
 
     def _answer_refusal(self, refusal: Refused) -> None:
         """Act on a refusal; most need only another attempt."""
-        memory, before = self._memory, self._id
+        memory, before = self._memory, self._memory.title
         outbox = memory.state.outbox
         if refusal.reason == "unrecognised":  # forgotten, or lost by a restored server
             self._enrol(memory.state.enrolment.credential)
-            log.warning("agent %d was lost by its server, and enrolled again as agent %d", before, self._id)
+            log.warning("%s was lost by its server, and enrolled again as agent %d", before, self._id)
         elif refusal.reason == "revoked":  # its uploads stay at the server
             self._enrol(new_key=True)
-            log.warning("agent %d was revoked, and enrolled again as agent %d", before, self._id)
+            log.warning("%s was revoked, and enrolled again as agent %d", before, self._id)
         elif refusal.reason == "conflict":  # a copy of this agent's file has used the number
             self._renumber(outbox[0], self.client.fetch_standing())
         elif refusal.reason == "superseded":
@@ -131,54 +140,59 @@ class Exchanger:
             memory.follow(self._link.fetch_terms())
             self._withdraw(outbox[0], is_lost=False)
         elif refusal.reason in ("impossible", "too-heavy"):
-            log.warning("agent %d: upload %d is lost: %s", before, outbox[0].sequence, refusal)
+            log.warning("%s: upload %d is lost: %s", before, outbox[0].sequence, refusal)
             self._withdraw(outbox[0], is_lost=True)
 
     def _enrol(self, credential: wire.Credential | None = None, *, new_key: bool = False) -> None:
         """Enrol under the server's new number."""
-        store = self._memory.store
-        self._link.enrol(store, credential=credential, new_key=new_key)
-        with store.file.lock:
-            if new_key:  # a caller may have saved own data in between
-                with store.transaction():
-                    store.begin_ledger()
-            self.reload()
+        record = self._memory.record
+        self._link.enrol(record, credential=credential, new_key=new_key)
+        if new_key:  # a caller may have saved own data in between
+            record.update(lambda: begin_ledger(record))
+        self.reload()
 
     def reload(self) -> None:
+        """Load the state that this process or another has saved, with its key."""
         self._memory.load()
-        self.client = self._link.build_client(self._memory.store, self._id)
+        self.client = self._link.build_client(self._memory.record, self._id)
+
+    def refresh(self) -> None:
+        """Load the state if another process has changed it; it may also have enrolled the agent."""
+        if self._memory.record.has_changed() or self.client.agent != self._id:
+            self.reload()
 
     def _renumber(self, upload: Upload, standing: wire.Standing) -> None:
-        self._memory.update(lambda state: (renumber(state, upload, standing.last_sequence), None))
+        self._change(lambda state: (renumber(state, upload, standing.last_sequence), None))
 
     def _withdraw(self, upload: Upload, *, is_lost: bool) -> None:
-        memory = self._memory
-        memory.update(lambda state: (withdraw(memory.policy, state, upload, is_lost=is_lost), None))
+        self._change(lambda state: (withdraw(self._memory.policy, state, upload, is_lost=is_lost), None))
 
     def _resolve_superseded(self, upload: Upload) -> None:
         """Decide by the sums whether the server counted an upload before it folded the log; drop it if in doubt."""
-        standing, confirmed = self.client.fetch_standing(), self._memory.state.confirmed
-        if is_change(upload):
+        memory, standing = self._memory, self.client.fetch_standing()
+        confirmed = memory.state.confirmed
+        if upload.cause is Cause.CHANGE:
             excess = min(0, standing.last_change - upload.sequence)
         else:
             excess = standing.rounds - confirmed.rounds - upload.statistics.rounds
         if excess < 0:
             self._renumber(upload, standing)
         elif excess == 0:
-            self._confirm(upload, None)
+            self._change(lambda state: confirm(memory.policy, state, upload, None))
         else:
             self._withdraw(upload, is_lost=True)
 
 
 class ExchangeLoop:
-    """The threads that exchange for all agents of a file; each agent has one request in flight at most.
+    """The threads that exchange for all agents of a pool; each agent has one request in flight at most.
 
     While no server can be reached, one agent tries for all, with exponential backoff. ``trouble`` is that of the last
     step.
     """
 
-    def __init__(self, lock: threading.RLock, pauses: tuple[float, float], senders: int) -> None:
+    def __init__(self, pauses: tuple[float, float], senders: int, take_over: Callable[[], None] | None = None) -> None:
         self.trouble: str | None = None
+        lock = threading.RLock()
         self._changed, self._work = threading.Condition(lock), threading.Condition(lock)
         self._pauses, self._is_stopped = pauses, False
         self._heap: list[tuple[float, int, Exchanger]] = []
@@ -189,14 +203,30 @@ class ExchangeLoop:
         self._threads = [
             threading.Thread(target=self._run, name="fedcascade-agent", daemon=True) for _ in range(senders)
         ]
+        self._stopping = threading.Event()
+        if take_over is not None:
+            self._threads.append(
+                threading.Thread(target=self._watch, args=(take_over,), name="fedcascade-pool", daemon=True)
+            )
         for thread in self._threads:
             thread.start()
 
+    def _watch(self, take_over: Callable[[], None]) -> None:
+        """Look for work of other processes again and again."""
+        while not self._stopping.wait(TAKE_OVER_SECONDS):
+            with suppress(OSError, ValueError):
+                take_over()
+
     def announce(self, exchanger: Exchanger) -> None:
-        """Schedule an agent that has something to send."""
+        """Schedule an agent if it has something to send."""
         with self._work:
-            if exchanger not in self._waiting and exchanger not in self._busy:
+            if exchanger.has_work() and not self.is_scheduled(exchanger):
                 self._schedule(exchanger)
+
+    def is_scheduled(self, exchanger: Exchanger) -> bool:
+        """Return whether an agent's next exchange is under way or waits for its time."""
+        with self._work:
+            return exchanger in self._waiting or exchanger in self._busy
 
     def flush(self, exchanger: Exchanger | None, timeout: float | None) -> bool:
         """Wait until an agent, or all if None, has nothing left to send or to compare; False after ``timeout`` seconds.
@@ -213,6 +243,7 @@ class ExchangeLoop:
 
     def stop(self) -> None:
         """Stop the threads after the requests in flight."""
+        self._stopping.set()
         with self._work:
             self._is_stopped = True
             self._work.notify_all()
@@ -235,7 +266,7 @@ class ExchangeLoop:
     def _is_done(self, exchanger: Exchanger | None) -> bool:
         if exchanger is None:
             return not self._waiting and not self._busy
-        return exchanger not in self._waiting and exchanger not in self._busy
+        return not self.is_scheduled(exchanger)
 
     def _run(self) -> None:
         while (exchanger := self._take()) is not None:

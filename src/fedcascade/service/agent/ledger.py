@@ -3,6 +3,7 @@
 Each change is a function from one state to the next, as in ``packages/agent/src/ledger.js``.
 """
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
@@ -12,9 +13,10 @@ import numpy as np
 
 from fedcascade.checks import require
 from fedcascade.federation import agent as transitions
-from fedcascade.federation.agent import LocalState, Sent
-from fedcascade.federation.messages import Cause, Download, Upload
+from fedcascade.federation.agent import LocalState, ShownList
+from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import Policy
+from fedcascade.learning.cascade import Examination
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.protocol import wire
@@ -48,7 +50,7 @@ class SavedState(NamedTuple):
     @property
     def is_replacing(self) -> bool:
         """True if a waiting upload, or the next one, replaces the server's data."""
-        return self.local.change_pending or any(map(is_change, self.outbox))
+        return self.local.change_pending or any(upload.cause is Cause.CHANGE for upload in self.outbox)
 
     @property
     def held(self) -> Statistics:
@@ -61,28 +63,38 @@ def estimate_round(state: SavedState) -> int:
     return max(1, state.local.arrivals, state.rounds + state.agents * state.since)
 
 
-def is_change(upload: Upload) -> bool:
-    """Return whether an upload replaces the earlier ones."""
-    return upload.cause is Cause.CHANGE
-
-
 def sum_outbox(state: SavedState) -> Statistics:
     """Sum the unanswered uploads, from the last ``CHANGE`` upload on."""
     total = Statistics.zero(state.local.dimension)
     for upload in state.outbox:
-        total = upload.statistics if is_change(upload) else total + upload.statistics
+        total = upload.statistics if upload.cause is Cause.CHANGE else total + upload.statistics
     return total
 
 
-def remove(state: SavedState, upload: Upload) -> SavedState:
-    """Remove an upload from the outbox."""
-    return state._replace(outbox=tuple(each for each in state.outbox if each.sequence != upload.sequence))
+def learn_list(
+    policy: Policy,
+    state: SavedState,
+    shown: ShownList,
+    seen: Examination,
+    *,
+    round_: int | None = None,
+    draw: float | None = None,
+) -> tuple[SavedState, Upload | None]:
+    """Learn from a list, and put the upload that it triggers, if any, into the outbox.
+
+    ``round_`` is extrapolated and ``draw`` is drawn if they are None.
+    """
+    later = state._replace(since=state.since + 1)
+    t = estimate_round(later) if round_ is None else round_
+    number = random.random() if draw is None else draw
+    local, upload = transitions.observe(policy, state.local, shown, seen, round_=t, draw=number)
+    return later._replace(local=local, outbox=later.outbox if upload is None else (*later.outbox, upload)), upload
 
 
-def keep_sent(state: SavedState, sent: Sent) -> SavedState:
-    """Take an agent's next state, and put its upload into the outbox."""
-    local, upload = sent
-    return state._replace(local=local, outbox=state.outbox if upload is None else (*state.outbox, upload))
+def take_back(policy: Policy, state: SavedState, statistics: Statistics) -> tuple[SavedState, Upload | None]:
+    """Put statistics back into the buffer; put it into the outbox if it is large enough."""
+    local, upload = transitions.take_back(policy, state.local, statistics, policy.trigger.least)
+    return state._replace(local=local, outbox=state.outbox if upload is None else (*state.outbox, upload)), upload
 
 
 def follow(policy: Policy, state: SavedState, enrolment: wire.EnrolmentAnswer, download: Statistics) -> SavedState:
@@ -106,37 +118,41 @@ def follow(policy: Policy, state: SavedState, enrolment: wire.EnrolmentAnswer, d
 
 def take_prior(policy: Policy, state: SavedState, message: wire.PriorMessage) -> SavedState:
     """Decide with the server's prior, unless an upload was answered before; raise ValueError if it is invalid."""
-    download = check_answer(message, state.enrolment.agent, state.local.dimension, policy.lambda_)
+    download = Ridge(unpack_answer(message, state.local.dimension), policy.lambda_)
     if state.local.download.statistics.count:
         return state
-    local = state.local._replace(download=Ridge(download.statistics, policy.lambda_))
-    local = transitions.restart_own_data(policy, local, state.held)
-    return state._replace(local=local, rounds=download.rounds, agents=download.agents, since=0)
+    local = transitions.restart_own_data(policy, state.local._replace(download=download), state.held)
+    return state._replace(local=local, rounds=message.system_rounds, agents=message.agents, since=0)
 
 
 def confirm(
-    policy: Policy, state: SavedState, upload: Upload, answer: wire.AnswerMessage | None, download: Download | None
-) -> SavedState:
-    """Replace an upload that the server has counted by its download, or count it without one.
+    policy: Policy, state: SavedState, upload: Upload, answer: wire.AnswerMessage | None
+) -> tuple[SavedState, str | None]:
+    """Replace an upload that the server has counted by its answer, or count it without one; return a problem, if any.
 
-    The answer tells whether both sums agree. A download for the user before a change is not used.
+    The answer tells whether both sums agree. An answer for the user before a change is not used.
     """
-    confirmed = upload.statistics if is_change(upload) else state.confirmed + upload.statistics
-    last_change = upload.sequence if is_change(upload) else state.last_change
-    after = remove(state, upload)._replace(confirmed=confirmed, last_change=last_change, is_settled=False)
+    confirmed, last_change = state.confirmed + upload.statistics, state.last_change
+    if upload.cause is Cause.CHANGE:
+        confirmed, last_change = upload.statistics, upload.sequence
+    outbox = tuple(each for each in state.outbox if each.sequence != upload.sequence)
+    after = state._replace(outbox=outbox, confirmed=confirmed, last_change=last_change, is_settled=False)
+    local, unanswered, trouble = after.local, sum_outbox(after), None
     if answer is not None:
         is_same_epoch = state.receipt is None or state.receipt.epoch == answer.receipt.epoch
         is_held = (confirmed.count, confirmed.rounds) == (answer.held_count, answer.held_rounds)
         after = after._replace(is_settled=is_same_epoch and is_held, receipt=answer.receipt)
-    if download is not None:
-        after = after._replace(rounds=download.rounds, agents=download.agents, since=0)
-    if after.is_replacing:
-        return after
-    local, unanswered = after.local, sum_outbox(after)
-    if download is None:
-        return after._replace(local=transitions.skip_answer(policy, local, upload.statistics, unanswered))
-    usable = transitions.trim_download(policy, local, download.statistics, unanswered)
-    return after._replace(local=transitions.receive(policy, local, usable, unanswered))
+        try:
+            download = unpack_answer(answer, local.dimension)
+            if not after.is_replacing:
+                usable = transitions.trim_download(policy, local, download, unanswered)
+                local = transitions.receive(policy, local, usable, unanswered)
+            return after._replace(local=local, rounds=answer.system_rounds, agents=answer.agents, since=0), None
+        except ValueError as error:
+            trouble = f"the answer to upload {upload.sequence} is invalid: {error}"
+    if not after.is_replacing:
+        local = transitions.skip_answer(policy, local, upload.statistics, unanswered)
+    return after._replace(local=local), trouble
 
 
 def settle(policy: Policy, state: SavedState, standing: wire.Standing) -> tuple[SavedState, str | None]:
@@ -146,6 +162,7 @@ def settle(policy: Policy, state: SavedState, standing: wire.Standing) -> tuple[
     """
     held = standing.unpack_held(state.local.dimension)
     _check_held(held, state.local.dimension)
+    check_sequence(state, standing.last_sequence)
     if state.outbox:
         return state, None
     lost, note, proceed = _compare_sums(state, held, standing.last_change)
@@ -175,7 +192,7 @@ def _compare_sums(state: SavedState, held: Statistics, last_change: int) -> Comp
     missing = confirmed - held
     if can_exist(missing):
         note = f"the server has lost {missing.rounds} confirmed rounds: they are sent again"
-        return 0, note, lambda policy, settled: _take_back(policy, settled, missing)
+        return 0, note, lambda policy, settled: take_back(policy, settled, missing)[0]
     if can_exist(held - confirmed):
         return 0, f"the server holds {-missing.rounds} rounds {FROM_COPY}", None
     lost = max(0, missing.rounds)
@@ -187,9 +204,10 @@ def renumber(state: SavedState, upload: Upload, last_sequence: int) -> SavedStat
 
     If a ``CHANGE`` upload waits, all uploads that wait become one, because their order matters.
     """
+    check_sequence(state, last_sequence)
     sequence = max(last_sequence, state.local.uploads) + 1
-    rest = remove(state, upload).outbox
-    if any(map(is_change, state.outbox)):
+    rest = tuple(each for each in state.outbox if each.sequence != upload.sequence)
+    if any(waiting.cause is Cause.CHANGE for waiting in state.outbox):
         upload, rest = replace(upload, cause=Cause.CHANGE, statistics=sum_outbox(state)), ()
     outbox = rest if state.local.change_pending else (*rest, replace(upload, sequence=sequence))
     return state._replace(local=state.local._replace(uploads=sequence), outbox=outbox)
@@ -197,45 +215,42 @@ def renumber(state: SavedState, upload: Upload, last_sequence: int) -> SavedStat
 
 def withdraw(policy: Policy, state: SavedState, upload: Upload, *, is_lost: bool) -> SavedState:
     """Remove an upload that the server will never accept. Unless it is lost, its data go back into the buffer."""
-    rest = remove(state, upload)
-    if is_lost:
-        rest = rest._replace(lost=rest.lost + upload.statistics.rounds)
+    lost = state.lost + upload.statistics.rounds if is_lost else state.lost
+    rest = state._replace(outbox=tuple(each for each in state.outbox if each.sequence != upload.sequence), lost=lost)
     if rest.is_replacing:
         return rest
-    if is_change(upload):
+    if upload.cause is Cause.CHANGE:
         left = sum_outbox(rest)
         kept = left if is_lost else upload.statistics + left
         return _replace_held(policy, rest._replace(outbox=()), kept)
     rest = rest._replace(local=rest.local._replace(unanswered=sum_outbox(rest)))
-    return _restart_held(policy, rest) if is_lost else _take_back(policy, rest, upload.statistics)
+    return _restart_held(policy, rest) if is_lost else take_back(policy, rest, upload.statistics)[0]
 
 
 def _restart_held(policy: Policy, state: SavedState) -> SavedState:
     return state._replace(local=transitions.restart_own_data(policy, state.local, state.held))
 
 
-def _take_back(policy: Policy, state: SavedState, statistics: Statistics) -> SavedState:
-    """Put statistics back into the buffer, and send it if it is large enough."""
-    return keep_sent(state, transitions.take_back(policy, state.local, statistics, policy.trigger.least))
-
-
 def _replace_held(policy: Policy, state: SavedState, statistics: Statistics) -> SavedState:
     """Replace the server's data by statistics and the buffer, once these are enough for an upload."""
     local = transitions.restart(policy, state.local, statistics + state.local.buffer)
-    return _take_back(policy, state._replace(local=local), Statistics.zero(local.dimension))
+    return take_back(policy, state._replace(local=local), Statistics.zero(local.dimension))[0]
 
 
-def check_answer(
-    answer: wire.AnswerMessage | wire.PriorMessage, agent: int, dimension: int, lambda_: float
-) -> Download:
-    """Return the download of an answer; raise ValueError if it is invalid."""
-    download = wire.unpack_download(answer, agent, dimension)
-    rounds, agents = download.rounds, download.agents
-    _check_held(download.statistics, dimension)
+def unpack_answer(answer: wire.AnswerMessage | wire.PriorMessage, dimension: int) -> Statistics:
+    """Return the download of an answer; raise ValueError if its counts are invalid, or numbers not finite."""
+    download = wire.unpack_statistics(answer.numbers, (answer.count, answer.clicks, answer.rounds), dimension)
+    rounds, agents = answer.system_rounds, answer.agents
+    _check_held(download, dimension)
     require(rounds <= LARGEST_ROUNDS, f"rounds must be <= {LARGEST_ROUNDS}, got {rounds}")
-    require(agents <= LARGEST_AGENTS, f"agents must be <= {LARGEST_AGENTS}, got {agents}")
-    require(transitions.is_prior(download.statistics.gram, lambda_), "gram must be positive semi-definite")
+    require(1 <= agents <= LARGEST_AGENTS, f"agents must be in 1..{LARGEST_AGENTS}, got {agents}")
     return download
+
+
+def check_sequence(state: SavedState, last_sequence: int) -> None:
+    """Reject a last sequence number far beyond the agent's own, which would use up all numbers."""
+    largest = state.local.uploads + LARGEST_AGENTS
+    require(last_sequence <= largest, f"the last sequence number must be <= {largest}, got {last_sequence}")
 
 
 def _check_held(statistics: Statistics, dimension: int) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from fedcascade.checks import POSITIVE, Range, whole_numbers
+from fedcascade.checks import POSITIVE, Range, require, whole_numbers
 from fedcascade.constants import Checked, constant
 from fedcascade.federation.policies import Policy, get_policy
 from fedcascade.federation.triggers import AtLeast
@@ -16,6 +16,8 @@ from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
 
 CONFIDENCES: dict[str, type[Constant | Theory | Oful]] = {"constant": Constant, "theory": Theory, "oful": Oful}
 COUNT = whole_numbers(1)
+LARGEST_CONSTANT = 1e9
+LARGEST_CONSTANTS = {"lambda_": 1e4, "alpha_c": 1e4}  # with more an agent would not upload in years
 PAUSES = Range("two numbers of seconds > 0", lambda pair: len(pair) == 2 and all(map(POSITIVE.contains, pair)))
 
 
@@ -38,6 +40,12 @@ class AgentOptions(Checked):
     )
     senders: int = constant(16, meaning="threads of a pool, with one request in flight each", range=COUNT)
     in_memory: int = constant(10_000, meaning="idle agents of a pool that stay in memory", range=COUNT)
+    features: str | None = constant(
+        None, meaning="the version of the items' features; a server with another one is refused. [any]"
+    )
+    start_over: bool = constant(
+        False, meaning="go on with the key of an agent if its store is damaged, without what it had not uploaded"
+    )
     transport: Transport | None = constant(None, meaning="sends requests. [HTTP to the server's URL]")
     pauses: tuple[float, float] = constant(
         (0.25, 300.0),
@@ -45,6 +53,19 @@ class AgentOptions(Checked):
         range=PAUSES,
     )
     clock: Clock = constant(SYSTEM_CLOCK, meaning="the clock of signatures and lists")
+
+
+def check_terms(terms: wire.Terms) -> None:
+    """Reject terms under which an agent could not show lists, or would never upload and so hear of no others."""
+    d, longest = terms.dimension, terms.longest_list
+    require(1 <= d <= wire.LARGEST_DIMENSION, f"the server's dimension must be in 1..{wire.LARGEST_DIMENSION}, got {d}")
+    require(longest >= 1, f"the server's longest list must be >= 1, got {longest}")
+    least, most = terms.min_observations, wire.LARGEST_MINIMUM
+    require(0 <= least <= most, f"the server's minimum of observations must be in 0..{most}, got {least}")
+    for name, value in terms.constants.items():
+        if isinstance(value, int | float):
+            bound = LARGEST_CONSTANTS.get(name, LARGEST_CONSTANT)
+            require(abs(value) <= bound, f"the server's constant {name} must be at most {bound:g}, got {value}")
 
 
 def build_policy(terms: wire.Terms) -> Policy:
@@ -66,6 +87,7 @@ class PolicyCache:
         """Return the policy for a server's terms; its trigger has the minimum of observations in an upload."""
         content = msgspec.json.encode(msgspec.structs.replace(terms, epoch=""), order="deterministic")
         if content not in self._known:
+            check_terms(terms)
             wanted, policy = self._options.min_observations, self._options.policy or build_policy(terms)
             floor = max(2 * terms.dimension if wanted is None else wanted, terms.min_observations)
             trigger = AtLeast(trigger=policy.trigger, observations=floor) if floor else policy.trigger

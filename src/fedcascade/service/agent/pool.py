@@ -1,21 +1,26 @@
-"""The agents of one process, which share a file, a transport and threads. Decisions do not wait for the network."""
+"""The agents of many users in one store, which any number of processes share. Decisions do not wait for the server."""
 
+import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
 
 from fedcascade.checks import require
 from fedcascade.service.agent.client import AgentClient
-from fedcascade.service.agent.enrolment import TOKEN, ServerLink
+from fedcascade.service.agent.enrolment import ServerLink, TokenSource, read_terms
 from fedcascade.service.agent.exchange_loop import ExchangeLoop, Exchanger
-from fedcascade.service.agent.local_store import ENROLMENT, LocalMemory, LocalStore
+from fedcascade.service.agent.memory import LocalMemory
+from fedcascade.service.agent.open_database import open_database
 from fedcascade.service.agent.options import AgentOptions, PolicyCache
+from fedcascade.service.agent.record import ENROLMENT, LEASE_SECONDS, TOKEN, SavedRecord
 from fedcascade.service.agent.saved_agent import SavedAgent
-from fedcascade.service.agent.store_file import StoreFile
 from fedcascade.service.agent.transport import HttpTransport
+
+UNFINISHED = 1_000  # agents with work of other processes that are taken over at once
 
 
 class PoolAgent(SavedAgent):
@@ -25,11 +30,18 @@ class PoolAgent(SavedAgent):
         super().__init__(memory, options, lambda: loop.announce(exchanger))
         self._loop, self._exchanger = loop, exchanger
         exchanger.owner = self
-        if exchanger.has_work():
-            loop.announce(exchanger)
+        loop.announce(exchanger)
+
+    def resume(self) -> None:
+        """Send what another process has left."""
+        if not self._loop.is_scheduled(self._exchanger):
+            self._exchanger.reload()
+            self._loop.announce(self._exchanger)
 
     @property
     def client(self) -> AgentClient:
+        """The signed requests of this agent."""
+        self._exchanger.refresh()
         return self._exchanger.client
 
     @property
@@ -43,11 +55,21 @@ class PoolAgent(SavedAgent):
 
     def leave(self) -> None:
         """Delete this agent at the server, which subtracts its uploads, and in its file; it continues if that fails."""
-        self.memory.store.file.require_same_process()
+        self.memory.record.database.require_same_process()
         with self._loop.suspend(self._exchanger):
+            self._take_lease()
             if self.id:
                 self.client.leave()
             self.erase()
+
+    def _take_lease(self) -> None:
+        """Wait until no other process sends for this agent, and read what it has changed."""
+        end = time.monotonic() + 2 * LEASE_SECONDS
+        while not self.memory.record.acquire():
+            if time.monotonic() > end:
+                raise OSError(f"another process sends the uploads of {self.memory.title}: retry later")
+            time.sleep(0.05)
+        self._exchanger.reload()
 
 
 class RemoteAgent(PoolAgent, AbstractContextManager["RemoteAgent", None]):
@@ -69,13 +91,15 @@ class RemoteAgent(PoolAgent, AbstractContextManager["RemoteAgent", None]):
 
 
 class AgentPool(AbstractContextManager["AgentPool", None]):
-    """The agents of many users in one file, each with its own key, statistics and number at the server.
+    """The agents of many users in one store, each with its own key, statistics and number at the server.
 
-    An agent enrols before its first upload, with a token of the pool. Until then it decides with the prior of the last
-    agent that enrolled. Agents that are not used for long leave the memory, and are loaded from the file again.
+    Any process that has opened the store serves any user, and one at a time sends a user's uploads. An agent enrols
+    before its first upload, with a token of the pool. Until then it decides with the prior of the last agent that
+    enrolled. Agents that are not used for long leave the memory, and are loaded from the store again.
     """
 
     kind: type[PoolAgent] = PoolAgent
+    takes_over = True  # whether to send what other processes have left
 
     def __init__(
         self,
@@ -83,7 +107,7 @@ class AgentPool(AbstractContextManager["AgentPool", None]):
         options: AgentOptions | None = None,
         *,
         store: str = "agents.db",
-        tokens: Iterable[str] = (),
+        tokens: TokenSource = (),
         **changes: Any,
     ) -> None:
         """Open the pool, and start sending uploads that wait.
@@ -91,34 +115,44 @@ class AgentPool(AbstractContextManager["AgentPool", None]):
         Args:
             url: the server's address.
             options: options of all agents; defaults if None.
-            store: the file of all agents; private keys never leave it.
-            tokens: one-time enrolment tokens (``fedcascade enroll``) for new agents; ``add_tokens`` adds more.
+            store: a file, which processes of one machine may share, or the URL of a PostgreSQL database, as in
+                ``postgresql://user@host/database``. Private keys never leave it.
+            tokens: one-time enrolment tokens for new agents, or a function that makes one or several when they are
+                needed, or an enrolment key (``fedcascade enrolment-key``) with which the pool makes them.
             changes: single options.
         """
         self._options = chosen = replace(options or AgentOptions(), **changes)
         self._policies = PolicyCache(chosen)
-        self._link = ServerLink(chosen.transport or HttpTransport(url), chosen.clock)
+        self._link = ServerLink(chosen.transport or HttpTransport(url), chosen.clock, chosen.features)
+        self._link.check = self._policies.follow_terms
         self._agents: WeakValueDictionary[str, PoolAgent] = WeakValueDictionary()
         self._recent: OrderedDict[str, PoolAgent] = OrderedDict()
-        self._file = StoreFile(store)
+        self._lock = threading.RLock()
+        self._database = open_database(store, start_over=chosen.start_over)
         try:
-            self._file.add_tokens(tokens)
-            self._loop = ExchangeLoop(self._file.lock, chosen.pauses, chosen.senders)
+            self._link.use_tokens(tokens, self._database)
+            self._loop = ExchangeLoop(chosen.pauses, chosen.senders, self.take_over if self.takes_over else None)
         except BaseException:
-            self._file.close()
+            self._database.close()
             raise
-        for name in self._file.find_unfinished():
-            self.get(name)
+        self.take_over()
 
     def get(self, name: str) -> PoolAgent:
         """Return the agent of a user, by any name of the user; create one for a new name.
 
-        Only the first agent of a new file waits for the server, for its terms.
+        Only the first agent of a new store waits for the server, for its terms.
         """
         with self._hold():
+            known = self._agents.get(name)
+        if known is not None and known.memory.record.has_changed() and known.memory.record.has_left:
+            known = None
+        memory = self._load(name) if known is None else None
+        with self._hold():
             agent = self._agents.get(name)
-            if agent is None or agent.memory.has_left:
-                agent = self._agents[name] = self._load(name)
+            if memory is not None and (agent is None or agent.memory.record.has_left):
+                exchanger = Exchanger(memory, self._link, self._options.pauses)
+                agent = self._agents[name] = self.kind(memory, self._options, exchanger, self._loop)
+            assert agent is not None
             self._recent[name] = agent
             self._recent.move_to_end(name)
             if len(self._recent) > self._options.in_memory:
@@ -131,32 +165,39 @@ class AgentPool(AbstractContextManager["AgentPool", None]):
         ``token`` is saved for this agent, which may need it again if the server loses it.
         """
         with self._hold():
-            store = self._open_store(name)
-            if token is not None:
-                with store.transaction():
-                    store.put_entry(TOKEN, token.encode())
-        if store.get_entry(ENROLMENT) is None:
-            self._link.terms = self._link.enrol(store).terms
+            record = SavedRecord(self._database, name, start_over=self._options.start_over)
+        is_new = record.update(lambda: record.get(ENROLMENT)) is None
+        if token is not None:
+            with suppress(ConnectionError):
+                self._link.check_terms(read_terms(record))
+            record.update(lambda: record.puts.update({TOKEN: token.encode()}))
+        if is_new:
+            self._link.terms = self._link.enrol(record).terms
         agent = self.get(name)
         if not agent.id:  # it was used before it enrolled
             agent._exchanger.reload()
         return agent
 
+    def take_over(self) -> None:
+        """Send uploads that no process sends, such as those of one that was killed."""
+        for name in self._database.find_unfinished(UNFINISHED):
+            self.get(name).resume()
+
     def add_tokens(self, tokens: Iterable[str]) -> None:
         """Add one-time enrolment tokens for new agents."""
         with self._hold():
-            self._file.add_tokens(tokens)
+            self._database.add_tokens(tokens)
 
     def list_names(self) -> list[str]:
         """List the names of all users with an agent."""
         with self._hold():
-            return self._file.list_names()
+            return self._database.list_names()
 
     @property
     def unsent(self) -> int:
         """The number of unanswered uploads of all agents."""
         with self._hold():
-            return self._file.count_uploads()
+            return self._database.count_uploads()
 
     @property
     def trouble(self) -> str | None:
@@ -164,14 +205,14 @@ class AgentPool(AbstractContextManager["AgentPool", None]):
         return self._loop.trouble
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Retry now, and wait until all uploads are answered; False after ``timeout`` seconds."""
+        """Retry now, and wait until all uploads of this process are answered; False after ``timeout`` seconds."""
         return self._loop.flush(None, timeout)
 
     def close(self) -> None:
-        """Stop the threads and close the file; a fork of the process closes nothing."""
-        if self._file.is_same_process():
+        """Stop the threads and close the store; a fork of the process closes nothing."""
+        if self._database.is_same_process():
             self._loop.stop()
-            self._file.close()
+            self._database.close()
             self._link.transport.close()
 
     def __exit__(self, *_: object) -> None:
@@ -179,24 +220,19 @@ class AgentPool(AbstractContextManager["AgentPool", None]):
 
     @contextmanager
     def _hold(self) -> Iterator[None]:
-        self._file.require_same_process()
-        with self._file.lock:
-            require(not self._file.is_closed, "this pool is closed: open it again")
+        self._database.require_same_process()
+        with self._lock:
+            require(not self._database.is_closed, "this pool is closed: open it again")
             yield
 
-    def _open_store(self, name: str) -> LocalStore:
-        with self._file.transaction():
-            return LocalStore(self._file, self._file.find_agent(name))
-
-    def _load(self, name: str) -> PoolAgent:
-        store = self._open_store(name)
-        enrolment = self._link.introduce(self._file) if store.get_entry(ENROLMENT) is None else None
-        memory = LocalMemory(store, self._policies, enrolment)
-        exchanger = Exchanger(memory, self._link, self._options.pauses)
-        return self.kind(memory, self._options, exchanger, self._loop)
+    def _load(self, name: str) -> LocalMemory:
+        record = SavedRecord(self._database, name, start_over=self._options.start_over)
+        is_new = record.update(lambda: record.get(ENROLMENT)) is None
+        return LocalMemory(record, self._policies, self._link.introduce(self._database) if is_new else None)
 
 
 class SinglePool(AgentPool):
     """A pool of the one agent that ``connect`` returns."""
 
     kind = RemoteAgent
+    takes_over = False

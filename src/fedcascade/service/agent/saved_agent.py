@@ -1,8 +1,11 @@
-"""An agent with a store on disk: each call is saved before it returns, and none waits for the network."""
+"""An agent with a store: each call is saved before it returns, and none waits for the server."""
 
+import math
 import random
+import secrets
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import EllipsisType
 from typing import SupportsIndex
 
@@ -10,21 +13,38 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import read_index, require
-from fedcascade.federation.agent import ShownList, choose_list, learn_before, observe, read_features, restart, take_back
+from fedcascade.federation.agent import (
+    ShownList,
+    choose_list,
+    learn_before,
+    read_features,
+    restart,
+)
 from fedcascade.federation.messages import Upload
 from fedcascade.federation.warm_start import sum_history
-from fedcascade.learning.cascade import examine
+from fedcascade.learning.cascade import Examination, examine
 from fedcascade.learning.click_log import ClickLog, concatenate
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.oracles import TopK, read_attributes
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.grid import round_to_grid
-from fedcascade.service.agent.ledger import SavedState, estimate_round, keep_sent
-from fedcascade.service.agent.local_store import LocalMemory, OpenList, RecordedList
+from fedcascade.service.agent.ledger import SavedState, estimate_round, learn_list, take_back
+from fedcascade.service.agent.memory import LocalMemory
 from fedcascade.service.agent.options import AgentOptions
+from fedcascade.service.agent.record import GONE, HISTORY
+from fedcascade.service.agent.saved_lists import (
+    DROP_LISTS,
+    OpenList,
+    SavedList,
+    close_list,
+    insert_list,
+    pack_list,
+    read_lists,
+    read_recorded,
+)
 from fedcascade.service.protocol.validation import check_upload
 
-HISTORY = "history"  # entry with the rounds of the user's history
+IMPRESSION_BITS = 53  # of a random number that names a list; JSON keeps it in every language
 Positions = SupportsIndex | Iterable[SupportsIndex] | None
 
 
@@ -44,7 +64,7 @@ class SavedAgent:
         costs: ArrayLike | None = None,
         ties: NDArray[np.uint32] | None = None,
     ) -> ShownList:
-        """Choose a list. Its ``impression`` is the number for feedback, also after a restart.
+        """Choose a list. Its ``impression`` is a random number for feedback, also in another process.
 
         The list expires after ``keep_lists`` newer ones or ``keep_seconds``.
 
@@ -59,7 +79,7 @@ class SavedAgent:
         terms = memory.state.enrolment.terms
         offered = read_features(round_to_grid(items), terms.dimension)
         words = np.frombuffer(bytearray(random.randbytes(4 * len(offered))), np.uint32) if ties is None else ties
-        attributes = read_attributes(len(offered), categories, costs)
+        attributes, kept = read_attributes(len(offered), categories, costs), offered if options.record_lists else None
 
         def show(state: SavedState) -> tuple[SavedState, ShownList]:
             oracle = options.oracle or TopK(length=read_index("k", k))
@@ -69,14 +89,21 @@ class SavedAgent:
                 users=state.agents, dimension=terms.dimension, list_length=length, rounds=estimate_round(state)
             )
             shown = choose_list(memory.policy, state.local, offered, words, attributes, oracle=oracle, problem=problem)
-            now = options.clock.now()
-            memory.store.add_open_list(shown, now, keep=options.keep_lists, keep_seconds=options.keep_seconds)
-            if options.record_lists:
-                memory.store.record_list(shown, now, offered, options.record_lists)
-            return state._replace(local=state.local._replace(arrivals=shown.impression)), shown
+            saved = pack_list(shown, 1 + secrets.randbits(IMPRESSION_BITS), options.clock.now(), kept)
+            self._insert_list(saved)
+            later = state._replace(local=state.local._replace(arrivals=shown.impression))
+            return later, replace(shown, impression=saved.impression)
 
         with self._hold():
             return memory.update(show, is_saved=False)  # the newest list has the number of arrivals
+
+    def _insert_list(self, saved: SavedList) -> None:
+        """Save a list for its feedback, and drop expired ones."""
+        options, record = self._options, self.memory.record
+        insert_list(record.run, record.number, saved)
+        oldest = -math.inf if options.record_lists else saved.shown_at - options.keep_seconds
+        floors = saved.arrival - options.keep_lists, saved.arrival - options.record_lists
+        record.run(DROP_LISTS, record.number, *floors, oldest, record.number)
 
     def feedback(
         self,
@@ -102,20 +129,46 @@ class SavedAgent:
         """
 
         def learn(state: SavedState) -> tuple[SavedState, Upload | None]:
-            shown = self._get_open_list(impression)
-            places = read_positions(shown.items.tolist(), clicked, clicked_item)
-            last = None if looked_until is None else read_index("looked_until", looked_until)
-            seen = examine(shown.items.size, places, last)
-            later = state._replace(since=state.since + 1)
-            t = estimate_round(later) if round_ is None else round_
-            number = random.random() if draw is None else draw
-            sent = observe(self.memory.policy, state.local, shown, seen, round_=t, draw=number)
-            self.memory.store.close_list(shown.impression)
-            if self._options.record_lists:
-                self.memory.store.record_feedback(shown.impression, seen)
-            return keep_sent(later, sent), sent[1]
+            saved = self._read_open_list(impression)
+            seen = read_outcome(saved.items, clicked, clicked_item, looked_until)
+            shown, record = saved.unpack(self.id, state.local.dimension), self.memory.record
+            is_recorded = saved.arrival > state.local.arrivals - self._options.record_lists
+            close_list(record.run, record.number, saved, seen if is_recorded else None)
+            return learn_list(self.memory.policy, state, shown, seen, round_=round_, draw=draw)
 
-        return self._learn(learn)
+        with self._hold():
+            return self.memory.update(learn)
+
+    def learn(
+        self,
+        shown: ArrayLike,
+        clicked: Positions | EllipsisType = ...,
+        *,
+        clicked_item: Positions | EllipsisType = ...,
+        looked_until: int | None = None,
+    ) -> Upload | None:
+        """Learn from a list that another ranking chose, and return the upload that will be sent, if any.
+
+        Each call counts. The outcome is that of ``feedback``.
+
+        Args:
+            shown: one row of features per item of the list, first position first.
+            clicked: the clicked position, counted from 0, or several; None without a click.
+            clicked_item: rows of ``shown``, which are its positions.
+            looked_until: the last position that the user looked at, if known.
+        """
+        features = read_features(round_to_grid(shown), self.memory.state.local.dimension)
+        items = np.arange(len(features), dtype=np.intp)
+        seen = read_outcome(tuple(range(len(items))), clicked, clicked_item, looked_until)
+
+        def learn(state: SavedState) -> tuple[SavedState, Upload | None]:
+            longest, arrivals = state.enrolment.terms.longest_list, state.local.arrivals + 1
+            require(len(items) <= longest, f"a list of this server has <= {longest} items, got {len(items)}")
+            counted = state._replace(local=state.local._replace(arrivals=arrivals))
+            return learn_list(self.memory.policy, counted, ShownList(self.id, arrivals, items, features), seen)
+
+        with self._hold():
+            return self.memory.update(learn)
 
     def learn_history(self, log: ClickLog, features: ArrayLike | None = None) -> Upload | None:
         """Learn the user's history, lists that any policy chose, and return the upload that will be sent, if any.
@@ -131,14 +184,14 @@ class SavedAgent:
         check_upload(statistics, dimension)  # the server would refuse it every time
 
         def learn(state: SavedState) -> tuple[SavedState, Upload | None]:
-            store, policy = self.memory.store, self.memory.policy
-            is_new = store.get_entry(HISTORY) is None
-            require(is_new, f"agent {self.id} has learned a history already: a second one could count lists twice")
-            store.put_entry(HISTORY, str(statistics.rounds).encode())
-            sent = take_back(policy, learn_before(policy, state.local, statistics), statistics, policy.trigger.least)
-            return keep_sent(state, sent), sent[1]
+            record, policy, title = self.memory.record, self.memory.policy, self.memory.title
+            is_new = record.get(HISTORY) is None
+            require(is_new, f"{title} has learned a history already: a second one could count lists twice")
+            record.puts[HISTORY] = str(statistics.rounds).encode()
+            return take_back(policy, state._replace(local=learn_before(policy, state.local, statistics)), statistics)
 
-        return self._learn(learn)
+        with self._hold():
+            return self.memory.update(learn)
 
     def restart(self) -> None:
         """Start over for another user, without earlier data. The next upload replaces all earlier ones at the server.
@@ -159,25 +212,27 @@ class SavedAgent:
         ``connect(record_lists=1000)`` records lists. Items are row numbers of ``recommend``; the user is this agent's
         number. ``fedcascade.data.logs:write_log`` writes the log to a file.
         """
-        with self._hold():
-            rows = self.memory.store.load_recorded_lists()
-        require(
-            len(rows) > 0, f"agent {self.id} has no recorded list: connect with record_lists=1000, and give feedback"
-        )
+        rows, advice = self._read_lists(is_open=False), "connect with record_lists=1000, and give feedback"
+        require(len(rows) > 0, f"{self.memory.title} has no recorded list: {advice}")
         dimension = self.memory.state.local.dimension
-        return concatenate([_read_recorded(self.id, dimension, row) for row in rows])
+        return concatenate([read_recorded(row, self.id, dimension) for row in rows])
 
     def open_lists(self) -> list[OpenList]:
         """List the lists without feedback, oldest first."""
-        with self._hold():
-            oldest = self._options.clock.now() - self._options.keep_seconds
-            return [waiting for waiting in self.memory.store.list_open_lists() if waiting.shown_at >= oldest]
+        oldest, lists = self._options.clock.now() - self._options.keep_seconds, self._read_lists(is_open=True)
+        return [OpenList(each.impression, each.items, each.shown_at) for each in lists if each.shown_at >= oldest]
+
+    def _read_lists(self, *, is_open: bool) -> list[SavedList]:
+        record = self.memory.record
+        with self._hold(), record.database.transaction() as run:
+            return list(read_lists(run, record.database.title, record.number, is_open))
 
     def erase(self) -> None:
-        """Delete this agent from its file, not from the server; it cannot be used again."""
+        """Delete this agent from its store, not from the server; it cannot be used again."""
+        record = self.memory.record
         with self._hold():
-            self.memory.store.file.erase_agent(self.memory.store.agent)
-            self.memory.has_left = True
+            record.database.erase_agent(record.number)
+            record.has_left = True
 
     @property
     def id(self) -> int:
@@ -212,34 +267,40 @@ class SavedAgent:
         """The current estimate of theta."""
         return self.memory.state.local.decision.theta.copy()
 
-    def _learn(self, learn: Callable[[SavedState], tuple[SavedState, Upload | None]]) -> Upload | None:
-        with self._hold():
-            upload = self.memory.update(learn)
-            if upload is not None:
-                self._announce()
-            return upload
-
-    def _get_open_list(self, impression: ShownList | SupportsIndex) -> ShownList:
-        """Return an open list by its number; reject an expired one, and another agent's list of this number."""
+    def _read_open_list(self, impression: ShownList | SupportsIndex) -> SavedList:
+        """Read an open list by its number; reject an expired one, and a list of another agent, process or life."""
         number = read_index("impression", impression.impression if isinstance(impression, ShownList) else impression)
-        store, dimension = self.memory.store, self.memory.state.local.dimension
-        row = store.load_open_list(number, self.id, dimension) if abs(number) < 2**63 else None
-        options = self._options
-        if row is None or row[1] < options.clock.now() - options.keep_seconds:
+        record, options = self.memory.record, self._options
+        found = abs(number) < 2**63 and list(
+            read_lists(record.run, record.database.title, record.number, True, impression=number)
+        )
+        if not found or found[0].shown_at < options.clock.now() - options.keep_seconds:
             kept = f"a list expires after {options.keep_lists} newer ones or {options.keep_seconds / 86_400:g} days"
-            raise ValueError(f"agent {self.id} has no open list {number}: {kept}, and takes feedback once")
-        if isinstance(impression, ShownList) and not np.array_equal(row[0].features, impression.features):
-            raise ValueError(f"agent {self.id} has not shown this list {number}: give it to the agent that did")
-        return row[0]
+            raise ValueError(f"{self.memory.title} has no open list {number}: {kept}, and takes feedback once")
+        return found[0]
 
     @contextmanager
     def _hold(self) -> Iterator[None]:
-        """Hold the lock; reject a closed agent, and another process than the one that opened the file."""
-        file = self.memory.store.file
-        file.require_same_process()
-        with file.lock:
-            require(not (self.memory.has_left or file.is_closed), "this agent is closed: connect again")
+        """Hold the lock, then announce uploads that wait; reject a closed agent, and a process that was forked."""
+        record = self.memory.record
+        record.database.require_same_process()
+        with record.lock:
+            require(not (record.has_left or record.database.is_closed), GONE)
             yield
+            if self.memory.state.outbox and not record.has_left:
+                self._announce()
+
+
+def read_outcome(
+    items: tuple[int, ...],
+    clicked: Positions | EllipsisType,
+    clicked_item: Positions | EllipsisType,
+    looked_until: int | None,
+) -> Examination:
+    """Return what a user has seen of a list, and clicked."""
+    places = read_positions(list(items), clicked, clicked_item)
+    last = None if looked_until is None else read_index("looked_until", looked_until)
+    return examine(len(items), places, last)
 
 
 def read_positions(
@@ -267,21 +328,3 @@ def _read_all(name: str, given: Positions) -> list[int]:
         return []
     is_several = isinstance(given, Iterable) and getattr(given, "ndim", 1) > 0 and not isinstance(given, str | bytes)
     return [read_index(name, value) for value in (given if is_several else [given])]  # type: ignore[union-attr]
-
-
-def _read_recorded(agent: int, dimension: int, row: RecordedList) -> ClickLog:
-    at, items, chances, offered, clicks, looked = row
-    shown = np.frombuffer(items, "<i8").astype(np.int64)
-    features = np.frombuffer(offered, "<f4").astype(np.float32).reshape(1, -1, dimension)
-    clicked = np.zeros((1, shown.size), bool)
-    clicked[0, np.frombuffer(clicks, "<i8")] = True
-    return ClickLog(
-        users=np.array([agent]),
-        items=shown[None],
-        clicks=clicked,
-        times=np.array([at]),
-        looked=np.array([looked]),
-        offered=np.arange(features.shape[1])[None],
-        features=features,
-        propensities=None if chances is None else np.frombuffer(chances, "<f8")[None],
-    )

@@ -1,7 +1,6 @@
 """Transports of requests."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -10,19 +9,10 @@ import httpx2
 from fedcascade.checks import require
 
 
-@dataclass(frozen=True)
-class HttpReply:
-    """The status, body and headers of a reply; header names are in lower case."""
-
-    status: int
-    body: bytes
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-
 class Transport(Protocol):
     """A way to send a request to the server; it raises ConnectionError if that fails."""
 
-    def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> HttpReply: ...
+    def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> httpx2.Response: ...
 
     def close(self) -> None: ...
 
@@ -35,12 +25,11 @@ class HttpTransport:
         self._url = url
         self._client = httpx2.Client(base_url=url, timeout=timeout, verify=verify)
 
-    def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> HttpReply:
+    def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> httpx2.Response:
         try:
-            response = self._client.request(method, path, content=body, headers=dict(headers))
+            return self._client.request(method, path, content=body, headers=dict(headers))
         except httpx2.HTTPError as error:
             raise ConnectionError(f"{self._url}: {error or type(error).__name__}") from None
-        return HttpReply(response.status_code, response.content, dict(response.headers))
 
     def close(self) -> None:
         self._client.close()

@@ -256,6 +256,8 @@ class Dashboard:
                 (outsized.agent, round(outsized.share, 2), round(outsized.ratio))
                 for outsized in self.service.find_outsized_agents()[:MAX_OUTSIZED]
             ],
+            "paused": self.service.paused,
+            "trial": self.service.describe_trial(),
             "joined": self.service.joined,
             "left": self.service.left,
             "resets": 0 if state is None else state.resets,

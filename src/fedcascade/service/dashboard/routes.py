@@ -7,7 +7,6 @@ the token.
 """
 
 from collections.abc import Mapping
-from importlib.resources import files
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -16,6 +15,7 @@ from litestar.response import Stream
 from msgspec import Meta
 
 from fedcascade.service.dashboard.feed import Dashboard, DemoView
+from fedcascade.service.dashboard.static_files import HEADERS, build_script, read_asset, send_agent_file
 from fedcascade.service.protocol import auth, wire
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.wire import JSON
@@ -27,19 +27,12 @@ from fedcascade.service.store.contract import Store
 from fedcascade.service.store.epoch import end_sessions, load_epoch
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)
-MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-HEADERS = {
-    "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-    "object-src 'none'",
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cache-control": "no-cache",
-}
 PRIVATE_HEADERS = {**HEADERS, "cache-control": "no-store"}
 COOKIE = "fedcascade-session"
 SESSION_SECONDS = 12 * 3_600
 LOOPBACK_ADDRESSES = ("127.0.0.1", "::1")
+# A proxy on this machine is not its user. One that changes Host, adds no header and uses HTTP/1.1 is not recognised.
+PROXY_HEADERS = {"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"}
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -54,15 +47,6 @@ class Report(msgspec.Struct, forbid_unknown_fields=True):
 
     measures: Annotated[list[tuple[str, int, float, int]], Meta(max_length=10_000)]
     fresh: bool = False
-
-
-def send_asset(package: str, name: str) -> Response[bytes]:
-    """Send a file of a package's ``assets`` folder."""
-    media = MEDIA_TYPES.get(name.rpartition(".")[2])
-    file = files(package) / "assets" / name
-    if media is None or "/" in name or not file.is_file():
-        raise Refused(404, "request", "there is no such file")
-    return Response(file.read_bytes(), media_type=media, headers=HEADERS)
 
 
 def send_json(content: Mapping[str, Any], **headers: str) -> Response[bytes]:
@@ -81,7 +65,8 @@ async def read_json(request: HttpRequest, kind: type[Kind]) -> Kind:
 def _build_cookie(request: HttpRequest, session: str, seconds: int = SESSION_SECONDS) -> dict[str, str]:
     """Build the Set-Cookie header of a session, closed to scripts and other sites."""
     secure = "; Secure" if request.scope.get("scheme") == "https" else ""
-    cookie = f"{COOKIE}={session}; Path=/live; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
+    path = f"{request.scope.get('tenant', '')}/live"
+    cookie = f"{COOKIE}={session}; Path={path}; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
     return {"set-cookie": cookie}
 
 
@@ -101,7 +86,8 @@ async def require_viewer(request: HttpRequest) -> Dashboard:
 async def _is_viewer(request: HttpRequest) -> bool:
     dashboard = get_dashboard(request)
     address = request.client.host if request.client else ""
-    is_local = address in LOOPBACK_ADDRESSES and is_loopback_host(request.headers.get("host", ""))
+    is_direct = request.scope.get("http_version") != "1.0" and not PROXY_HEADERS & set(request.headers)
+    is_local = is_direct and address in LOOPBACK_ADDRESSES and is_loopback_host(request.headers.get("host", ""))
     if dashboard.demo is not None and is_local:
         return True
     if "authorization" in request.headers:
@@ -167,21 +153,23 @@ def _read_whole_number(request: HttpRequest, name: str) -> int | None:
 
 
 @get("/")
-async def show_page() -> Response[bytes]:
+async def show_page(request: HttpRequest) -> Response[bytes]:
     """Send the page, which holds no data."""
-    return send_asset(__package__, "index.html")
+    return read_asset(__package__, "index.html").send(request)
 
 
 @get("/live/assets/{name:str}")
 async def show_asset(request: HttpRequest) -> Response[bytes]:
     """Send a script, a stylesheet or an image of the page."""
-    return send_asset(__package__, str(request.path_params["name"]))
+    name = str(request.path_params["name"])
+    script = build_script("main", __package__)[0] if name == "main.js" else read_asset(__package__, name)
+    return script.send(request)
 
 
 @get("/agent/{name:str}")
-async def show_agent_module(request: HttpRequest) -> Response[bytes]:
-    """Send a module of the JavaScript agent."""
-    return send_asset("fedcascade.service.agent", str(request.path_params["name"]))
+async def show_agent_file(request: HttpRequest) -> Response[bytes]:
+    """Send a file of the JavaScript agent."""
+    return send_agent_file(request, str(request.path_params["name"]))
 
 
 @get("/live/events")
@@ -218,7 +206,7 @@ async def refuse_demo() -> None:
 ROUTES = (
     show_page,
     show_asset,
-    show_agent_module,
+    show_agent_file,
     show_session,
     log_in,
     log_out,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from nacl.bindings import crypto_core_ed25519_is_valid_point
+from nacl.bindings import crypto_core_ed25519_is_valid_point, crypto_sign_open
 from nacl.exceptions import BadSignatureError
 from nacl.signing import SigningKey, VerifyKey
 
@@ -59,11 +59,11 @@ class SignatureHeaders(NamedTuple):
 
 
 def sign(
-    key: SigningKey, *, agent: int, method: str, path: str, body: bytes, sequence: int, created: int, nonce: int
+    key: SigningKey, *, agent: int, method: str, path: str, digest: str, sequence: int, created: int, nonce: int
 ) -> dict[str, str]:
-    """Sign a request of an agent and return the headers of the signature."""
+    """Sign a request of an agent, with the digest of its body, and return the headers of the signature."""
     parameters = f'{COVERED};created={created};keyid="{agent}";nonce="{nonce}";alg="ed25519"'
-    unsigned = SignatureHeaders(agent, created, nonce, sequence, compute_digest(body), parameters, "")
+    unsigned = SignatureHeaders(agent, created, nonce, sequence, digest, parameters, "")
     signature = key.sign(build_signature_base(method, path, unsigned)).signature
     return {
         "content-digest": unsigned.digest,
@@ -71,6 +71,14 @@ def sign(
         "signature-input": f"agent={parameters}",
         "signature": f"agent=:{base64.b64encode(signature).decode()}:",
     }
+
+
+def verify(key: bytes, method: str, path: str, signature: SignatureHeaders) -> None:
+    """Refuse a signature that is not by the owner of a public key."""
+    try:
+        crypto_sign_open(base64.b64decode(signature.signature) + build_signature_base(method, path, signature), key)
+    except BadSignatureError:
+        raise Unauthorised("unrecognised", UNRECOGNISED) from None
 
 
 def parse_signature(headers: Mapping[str, str]) -> SignatureHeaders:
@@ -196,7 +204,18 @@ def is_operator(header: str, operator_hash: bytes | None) -> bool:
     return operator_hash is not None and hmac.compare_digest(hash_token(token), operator_hash)
 
 
+PUBLISHED_TOKEN = "67f5d9711a97197e1cd4918f593b535907361e127ba31e3566456a151641cbd4"  # hash of one in old clones
 LEAST_CHARACTERS = 16  # a shorter token could be guessed
+
+
+def read_private_token(path: Path) -> str:
+    """Read the operator's token; reject a file that others can read, and a token that was once published."""
+    token = read_token(path)
+    is_open = os.name != "nt" and path.stat().st_mode & 0o007
+    require(not is_open, f"'{path}' holds the operator's token, and others can read it: run chmod o-rwx '{path}'")
+    is_known = hash_token(token).hex() == PUBLISHED_TOKEN
+    require(not is_known, f"the operator's token in '{path}' was published with the sources: delete the file")
+    return token
 
 
 def read_token(path: Path) -> str:

@@ -8,9 +8,10 @@ tests whether gram is positive semi-definite, and whether the moment can belong 
 Features are multiples of 2^-12, so an honest gram and moment are exact, and s need only cover the rounding of this
 check itself: with unit roundoff u, factorising and solving in dimension d is exact for a gram that differs by less than
 (d + 2)^2 u trace, which is s / 2. An accepted gram has no eigenvalue below -1.5 s, and s is a fixed share of the trace.
-Slack therefore adds up over uploads as the trace does, and not with their number: over a whole server, with
-``LARGEST_TOTAL`` observations, it stays below half of ``find_smallest_lambda``. Every sum of accepted uploads can
-therefore be factorised (docs/decisions/0007-poisoning-upload-checks-and-bounded-influence.md).
+Slack therefore adds up over uploads as the trace does, and not with their number: over ``LARGEST_TOTAL`` observations
+it stays below half of ``find_smallest_lambda``. An agent may upload so many, and all others together have half of that
+weight in an answer. Every such sum can therefore be factorised
+(docs/decisions/0007-poisoning-upload-checks-and-bounded-influence.md).
 """
 
 import math

@@ -13,8 +13,9 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from fedcascade.federation.messages import Cause, Download, Upload
+from fedcascade.federation.messages import Cause, Upload
 from fedcascade.learning.statistics import LARGEST_TOTAL, Statistics
+from fedcascade.service.protocol.arms import BUCKETS, ArmCount
 from fedcascade.service.protocol.errors import Refused
 
 PROTOCOLS = (2,)
@@ -23,9 +24,11 @@ ENROLMENTS = "/v1/agents"
 WITH_PRIOR = "prior"  # query of an enrolment that asks for ``EnrolmentAnswer.prior``
 JSON, MSGPACK = "application/json", "application/msgpack"
 LARGEST_DIMENSION = 512
+LARGEST_MINIMUM = 10_000  # observations; agents reject terms with a larger minimum of an upload
 
 Protocol = Annotated[int, Meta(ge=1, le=1_000, description="The sender's version of the protocol.")]
 Sequence = Annotated[int, Meta(ge=1, le=2**53 - 1, description="The number of the agent's upload, from 1.")]
+LastSequence = Annotated[int, Meta(ge=0, le=2**53 - 1, description="The number of an upload; 0 if there is none.")]
 Count = Annotated[int, Meta(ge=0, le=LARGEST_TOTAL)]
 Sum = Annotated[int, Meta(ge=0, description="A sum over agents, without an upper bound.")]
 LAYOUT = (
@@ -36,6 +39,7 @@ _FLOAT64 = np.dtype("<f8")
 MOST_BYTES = 4 * LARGEST_DIMENSION * (LARGEST_DIMENSION + 3)
 Numbers = Annotated[bytes, Meta(min_length=16, max_length=MOST_BYTES, description=LAYOUT)]
 Token = Annotated[str, Meta(min_length=16, max_length=128)]
+FeatureName = Annotated[str, Meta(max_length=128, description="The version of the features: a label, or label:hash.")]
 EpochName = Annotated[str, Meta(max_length=64, description="The id of the store's history of uploads.")]
 
 
@@ -72,8 +76,17 @@ class UploadMessage(Message, frozen=True, kw_only=True):
 
     @classmethod
     def from_upload(cls, upload: Upload, receipt: Receipt | None = None) -> "UploadMessage":
-        packed = pack_statistics(upload.statistics)
-        return cls(protocol=PROTOCOLS[-1], sequence=upload.sequence, cause=upload.cause, receipt=receipt, **packed)
+        sums = upload.statistics
+        return cls(
+            protocol=PROTOCOLS[-1],
+            sequence=upload.sequence,
+            cause=upload.cause,
+            count=sums.count,
+            clicks=sums.clicks,
+            rounds=sums.rounds,
+            numbers=pack_numbers(sums),
+            receipt=receipt,
+        )
 
     def to_upload(self, agent: int, dimension: int) -> Upload:
         """Unpack the upload; raise ValueError for another dimension."""
@@ -84,7 +97,8 @@ class UploadMessage(Message, frozen=True, kw_only=True):
 class AnswerMessage(Message, frozen=True, kw_only=True):
     """The pooled statistics of an agent's group (Algorithm 1, line 10), and the server's counts.
 
-    An agent extrapolates t from ``system_rounds`` and ``agents``. ``group_agents`` is the size of the group.
+    An agent extrapolates t from ``system_rounds`` and ``agents``. ``group_agents`` is the size of the group. All three
+    are coarse.
     ``held_count`` and ``held_rounds`` sum this agent's uploads at the server: an agent with other sums fetches its
     standing. ``terms_id`` names the current terms.
     """
@@ -102,20 +116,14 @@ class AnswerMessage(Message, frozen=True, kw_only=True):
     receipt: Receipt
     numbers: Numbers
 
-    @classmethod
-    def from_download(
-        cls, download: Download, sequence: int, group_agents: int, *, held: tuple[int, int], **more: Any
-    ) -> "AnswerMessage":
-        """Pack an answer; ``held`` are the agent's observations and rounds at the server."""
-        more |= {"held_count": held[0], "held_rounds": held[1], **_pack_download(download)}
-        return cls(protocol=PROTOCOLS[-1], sequence=sequence, group_agents=group_agents, **more)
-
 
 class Credential(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A recovery credential: an agent that the server has lost enrols again with it, without a token."""
 
     agent: Annotated[int, Meta(ge=1, le=2**53 - 1)]
-    enrolled: Annotated[float, Meta(description="The time of the first enrolment, in seconds since 1970.")]
+    enrolled: Annotated[
+        float, Meta(ge=0, le=10**12, description="The time of the first enrolment, in seconds since 1970.")
+    ]
     epoch: EpochName
     proof: Annotated[bytes, Meta(min_length=16, max_length=16)]
 
@@ -143,7 +151,8 @@ class Terms(Message, frozen=True, kw_only=True):
 
     ``longest_list`` bounds the items of a list, and ``min_observations`` is the minimum of an upload. An agent may
     upload ``rounds_burst`` rounds, and ``rounds_per_hour`` more for each hour since it enrolled. ``terms_id`` is a
-    hash of the terms: an agent fetches them again if an answer names another one.
+    hash of the terms: an agent fetches them again if an answer names another one. ``features`` is set if the operator
+    names the version of the features: an agent of another one refuses the server.
     """
 
     policy: str
@@ -153,9 +162,10 @@ class Terms(Message, frozen=True, kw_only=True):
     longest_list: int = 50
     min_observations: int = 1
     rounds_burst: int = LARGEST_TOTAL
-    rounds_per_hour: float = 0.0
+    rounds_per_hour: Annotated[float, Meta(ge=0, le=10**12)] = 0.0
     terms_id: str = ""
     epoch: EpochName = ""
+    features: FeatureName | msgspec.UnsetType = msgspec.UNSET
 
     def with_id(self) -> "Terms":
         """Return the terms with their hash as ``terms_id``."""
@@ -173,10 +183,6 @@ class PriorMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     agents: Sum
     numbers: Numbers
 
-    @classmethod
-    def from_download(cls, download: Download) -> "PriorMessage":
-        return cls(**_pack_download(download))
-
 
 class EnrolmentAnswer(Message, frozen=True, kw_only=True):
     """An agent's number, a recovery credential, and the server's terms.
@@ -184,7 +190,7 @@ class EnrolmentAnswer(Message, frozen=True, kw_only=True):
     ``prior`` is set if the agent asked for it and the server has one.
     """
 
-    agent: int
+    agent: Annotated[int, Meta(ge=0, le=2**53 - 1)]
     terms: Terms
     credential: Credential | None = None
     prior: PriorMessage | msgspec.UnsetType = msgspec.UNSET
@@ -236,8 +242,8 @@ class Standing(Message, frozen=True, kw_only=True):
     clicks: Sum
     rounds: Sum
     numbers: Annotated[bytes, Meta(max_length=MOST_BYTES, description=LAYOUT)]
-    last_sequence: Annotated[int, Meta(ge=0)]
-    last_change: Annotated[int, Meta(ge=0, description="The sequence number of the last change; 0 if none.")] = 0
+    last_sequence: LastSequence
+    last_change: LastSequence = 0
     epoch: EpochName
     revoked: bool
     credential: Credential
@@ -261,7 +267,10 @@ class AgentRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentList(Message, frozen=True, kw_only=True):
-    """A page of agents in the order of their numbers, and totals; ``more`` if the list goes on."""
+    """A page of agents in the order of their numbers, and totals; ``more`` if the list goes on.
+
+    ``clusters`` counts the groups of two agents or more.
+    """
 
     enrolled: int
     active: int
@@ -271,10 +280,30 @@ class AgentList(Message, frozen=True, kw_only=True):
     more: bool
 
 
+class Switch(Message, frozen=True, kw_only=True):
+    """A switch that pauses exchanges and enrolments."""
+
+    paused: bool
+
+
+class ArmCounts(Message, frozen=True, kw_only=True):
+    """New lists and clicks of an A/B test, by arm and bucket of users."""
+
+    counts: Annotated[list[ArmCount], Meta(max_length=2 * BUCKETS)]
+
+
 class TokenReplacement(Message, frozen=True, kw_only=True):
     """The SHA-256 of the operator's next token."""
 
     token_hash: Annotated[bytes, Meta(min_length=32, max_length=32)]
+
+
+class EnrolmentKey(Message, frozen=True, kw_only=True):
+    """A key with which a back end makes enrolment tokens, and nothing else. Without a hash, the key is revoked."""
+
+    name: Annotated[str, Meta(pattern="^[a-z0-9-]{1,40}$")]
+    key_hash: Annotated[bytes, Meta(min_length=32, max_length=32)] | None
+    per_hour: Annotated[int, Meta(ge=1, le=10**6)] = 1_000
 
 
 class RefusalBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -285,7 +314,7 @@ class RefusalBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)
-_ENCODERS = {JSON: msgspec.json.encode, MSGPACK: msgspec.msgpack.encode}
+ENCODERS = {JSON: msgspec.json.encode, MSGPACK: msgspec.msgpack.encode}
 
 
 @cache
@@ -300,7 +329,7 @@ def get_media_type(headers: Mapping[str, str]) -> str:
 
 def decode(body: bytes, kind: type[Kind], media_type: str) -> Kind:
     """Decode a message; reject malformed ones and unknown protocol versions."""
-    if media_type not in _ENCODERS:
+    if media_type not in ENCODERS:
         raise Refused(415, "content-type", f"content type must be {JSON} or {MSGPACK}, got '{media_type[:80]}'")
     try:
         message: Kind = _get_decoder(kind, media_type).decode(body)
@@ -313,11 +342,6 @@ def decode(body: bytes, kind: type[Kind], media_type: str) -> Kind:
         expected = f"{PROTOCOLS[0]} to {PROTOCOLS[-1]}"
         raise Refused(400, "protocol", f"protocol must be {expected}, got {protocol}: update this agent")
     return message
-
-
-def encode(message: msgspec.Struct, media_type: str) -> bytes:
-    """Encode a message."""
-    return _ENCODERS[media_type](message)
 
 
 @cache
@@ -350,21 +374,10 @@ def pack_numbers(statistics: Statistics) -> bytes:
     return triangle.astype(_FLOAT64, copy=False).tobytes() + statistics.moment.astype(_FLOAT64, copy=False).tobytes()
 
 
-def pack_statistics(statistics: Statistics) -> dict[str, Any]:
-    """Return statistics as fields of a message."""
-    counts = {"count": statistics.count, "clicks": statistics.clicks, "rounds": statistics.rounds}
-    return {**counts, "numbers": pack_numbers(statistics)}
-
-
-def _pack_download(download: Download) -> dict[str, Any]:
-    packed = pack_statistics(download.statistics)
-    return {**packed, "system_rounds": download.rounds, "agents": download.agents}
-
-
-def unpack_download(message: AnswerMessage | PriorMessage, agent: int, dimension: int) -> Download:
-    """Unpack the download of an agent; raise ValueError for another dimension."""
-    statistics = unpack_statistics(message.numbers, (message.count, message.clicks, message.rounds), dimension)
-    return Download(agent=agent, statistics=statistics, rounds=message.system_rounds, agents=message.agents)
+def coarsen(count: int) -> int:
+    """Round a counter over all agents down to 4 significant bits, so that it reveals no single upload."""
+    dropped = max(0, count.bit_length() - 4)
+    return count >> dropped << dropped
 
 
 def unpack_statistics(numbers: bytes, counts: tuple[int, int, int], dimension: int) -> Statistics:

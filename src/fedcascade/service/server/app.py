@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
-from litestar import Litestar, Response, delete, get, post, put
+from litestar import Litestar, Response, delete, get, post, put, route
 from litestar.datastructures import State
 from litestar.exceptions import HTTPException
 from litestar.types import ControllerRouterHandler, Message, Scope
@@ -22,8 +22,11 @@ from fedcascade.service.server.connections import add_headers
 from fedcascade.service.server.exchange import Exchange
 from fedcascade.service.server.logs import log, log_event
 from fedcascade.service.server.service import HttpRequest, Service, name_caller
-from fedcascade.service.store.contract import OPERATOR, AgentPage, AgentState, explain_failures
+from fedcascade.service.store.chain import DamagedStore
+from fedcascade.service.store.contract import OPERATOR, AgentPage, AgentState, Store, explain_failures
 
+PROBES: list[Literal["GET", "HEAD"]] = ["GET", "HEAD"]  # some load balancers send HEAD
+OK = b"ok\n"
 MOST_LISTED = 1_000  # agents in one answer
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 
@@ -31,7 +34,7 @@ Kind = TypeVar("Kind", bound=msgspec.Struct)
 def encode_reply(message: msgspec.Struct, request: HttpRequest, status: int = 200) -> Response[bytes]:
     """Encode a message in the media type of the request, by default JSON."""
     media = MSGPACK if wire.get_media_type(request.headers) == MSGPACK else JSON
-    return Response(wire.encode(message, media), status_code=status, media_type=media)
+    return Response(wire.ENCODERS[media](message), status_code=status, media_type=media)
 
 
 async def read_message(request: HttpRequest, kind: type[Kind]) -> Kind:
@@ -65,7 +68,8 @@ def read_query(parameters: Mapping[str, str]) -> AgentQuery:
 
 def log_action(request: HttpRequest, message: str, **facts: object) -> None:
     """Log an action of an operator, or of an agent on itself."""
-    caller = name_caller(request)
+    caller, tenant = name_caller(request), request.scope.get("tenant")
+    message = message if tenant is None else f"{message} at {tenant}"
     log_event(f"{message}, from {caller or 'an unknown address'}", event="action", caller=caller, **facts)
 
 
@@ -95,11 +99,12 @@ async def enrol_agent(request: HttpRequest) -> Response[bytes]:
     """Enrol an agent by its public key and a one-time token or an earlier credential."""
     service = get_service(request)
     service.limit_address(request)
+    service.require_running()
     message = await read_message(request, wire.Enrolment)
     claim = wire.encode_enrolment_claim(message.token, message.credential)
     auth.verify_enrolment(message.public_key, message.proof, message.created, claim)
     auth.require_fresh(message.created, service.clock.now())
-    credential, known = await service.writer.run(
+    credential, prior = await service.writer.run(
         operations.enrol(message, service.clock.now(), with_prior=wire.WITH_PRIOR in request.query_params)
     )
     agent, terms = credential.agent, service.get_terms()
@@ -107,8 +112,8 @@ async def enrol_agent(request: HttpRequest) -> Response[bytes]:
     service.joined += 1
     service.writer.identities.pop(agent, None)
     answer = wire.EnrolmentAnswer(protocol=message.protocol, agent=agent, terms=terms, credential=credential)
-    if known is not None:
-        answer = msgspec.structs.replace(answer, prior=wire.PriorMessage.from_download(known))
+    if prior is not None:
+        answer = msgspec.structs.replace(answer, prior=prior)
     return encode_reply(answer, request, 201)
 
 
@@ -126,7 +131,7 @@ async def forget_agent(request: HttpRequest) -> None:
     service, agent = get_service(request), read_agent(request)
     await service.require_agent_or_operator(request, agent)
     actor = OPERATOR if "authorization" in request.headers else f"agent {agent}"
-    await service.writer.run(operations.forget(agent, actor))
+    await service.writer.run(operations.forget(agent, actor, service.clock.now()))
     service.left += 1
     service.writer.identities.pop(agent, None)
     log_action(request, f"{actor} had agent {agent} forgotten", agent=agent)
@@ -144,13 +149,28 @@ async def revoke_agent(request: HttpRequest) -> None:
 @post("/v1/enrolment-tokens", status_code=201)
 async def create_tokens(request: HttpRequest) -> Response[bytes]:
     """Create one-time enrolment tokens."""
-    service = get_service(request)
-    await service.require_operator(request)
-    message = await read_message(request, wire.TokenRequest)
+    service, bearer = get_service(request), request.headers.get("authorization", "").removeprefix("Bearer ")
+    message, who = await read_message(request, wire.TokenRequest), "the operator"
+    if "." in bearer:
+        service.limit_address(request)
+        name = await service.writer.run(operations.use_enrolment_key(bearer, message.count, service.clock.now()))
+        who = f"enrolment key '{name}'"
+    else:
+        await service.require_operator(request)
     tokens = [auth.create_token() for _ in range(message.count)]
     await service.writer.run(operations.add_tokens(tokens, service.clock.now() + message.valid_seconds))
-    log_action(request, f"the operator created enrolment tokens: {message.count}", count=message.count)
+    log_action(request, f"{who} created enrolment tokens: {message.count}", count=message.count)
     return encode_reply(wire.Tokens(protocol=message.protocol, tokens=tokens), request, 201)
+
+
+@put("/v1/enrolment-keys", status_code=204)
+async def set_enrolment_key(request: HttpRequest) -> None:
+    """Set the hash of an enrolment key, with which a back end creates tokens, or revoke it."""
+    service = get_service(request)
+    await service.require_operator(request)
+    message = await read_message(request, wire.EnrolmentKey)
+    await service.writer.run(operations.put_enrolment_key(message))
+    log_action(request, f"the operator {'set' if message.key_hash else 'revoked'} enrolment key '{message.name}'")
 
 
 @put("/v1/operator-token", status_code=204)
@@ -161,6 +181,27 @@ async def replace_operator_token(request: HttpRequest) -> None:
     message = await read_message(request, wire.TokenReplacement)
     await service.writer.run(operations.replace_operator(message.token_hash))
     log_action(request, "the operator replaced the operator's token")
+
+
+@put("/v1/pause", status_code=204)
+async def pause(request: HttpRequest) -> None:
+    """Pause or resume exchanges: agents go on alone meanwhile, and send later."""
+    service = get_service(request)
+    await service.require_operator(request)
+    paused = (await read_message(request, wire.Switch)).paused
+    await service.writer.run(operations.pause(paused))
+    service.paused = paused
+    log_action(request, f"the operator {'paused' if paused else 'resumed'} exchanges")
+
+
+@post("/v1/arms", status_code=204)
+async def count_arms(request: HttpRequest) -> None:
+    """Count lists and clicks of an A/B test."""
+    service = get_service(request)
+    await service.require_operator(request)
+    message = await read_message(request, wire.ArmCounts)
+    trial = await service.writer.run(operations.count_arms(message.counts, service.guard_level))
+    service.note_switches(service.paused, trial)
 
 
 @get("/v1/agents")
@@ -186,28 +227,26 @@ async def show_overview(request: HttpRequest) -> Response[bytes]:
     return encode_reply(await service.writer.run(operations.read_overview), request)
 
 
-@get("/healthz", media_type="text/plain")
-async def check_health(request: HttpRequest) -> str:
+@route("/healthz", http_method=PROBES)
+async def check_health(request: HttpRequest) -> Response[bytes]:
     """Check that the writer makes progress: a liveness probe."""
     trouble = get_service(request).writer.find_trouble()
     if trouble is not None:
         raise Refused(503, "stuck", trouble, retry_after=10.0)
-    return "ok\n"
+    return Response(OK, media_type="text/plain")
 
 
-@get("/readyz", media_type="text/plain")
-async def check_readiness(request: HttpRequest) -> str:
+@route("/readyz", http_method=PROBES)
+async def check_readiness(request: HttpRequest) -> Response[bytes]:
     """Check that the store accepts writes of the size of an upload: a readiness probe."""
     await get_service(request).readiness.check()
-    return "ok\n"
+    return Response(OK, media_type="text/plain")
 
 
 @get("/metrics")
 async def show_metrics(request: HttpRequest) -> Response[bytes]:
     """Show the metrics in the text format of Prometheus."""
-    service = get_service(request)
-    service.metrics.show_shares({outsized.agent: outsized.share for outsized in service.find_outsized_agents()})
-    return Response(service.metrics.render(), media_type="text/plain; version=0.0.4")
+    return Response(get_service(request).metrics.render(), media_type="text/plain; version=0.0.4")
 
 
 @get("/schema")
@@ -238,8 +277,11 @@ ENDPOINTS = (
     forget_agent,
     revoke_agent,
     create_tokens,
+    set_enrolment_key,
     show_overview,
     list_agents,
+    pause,
+    count_arms,
     replace_operator_token,
     check_health,
     check_readiness,
@@ -292,7 +334,9 @@ def build_application(service: Service, extensions: Sequence[Extension] = ()) ->
 
 RETENTION_SECONDS = 3_600.0  # between two searches for old uploads
 PAUSE_SECONDS = 0.5  # between two transactions of a search, so that uploads can go ahead
+SWITCH_SECONDS = 1.0  # between two looks at pauses and A/B tests
 TICK_SECONDS = 0.5  # between two readings of the clock
+FIRST_SCRUB_SECONDS, SCRUBS = 60.0, 3  # after the start; tries while the store changes
 
 
 async def retain_forever(service: Service, days: float) -> None:
@@ -304,6 +348,32 @@ async def retain_forever(service: Service, days: float) -> None:
         await sleep_by_clock(service.clock, PAUSE_SECONDS if has_more else RETENTION_SECONDS)
 
 
+async def scrub_forever(service: Service, hours: float) -> None:
+    """Verify the whole store soon after the start and every ``hours``, on a connection and a thread of its own."""
+    pause = min(FIRST_SCRUB_SECONDS, 3_600 * hours)
+    while True:
+        await sleep_by_clock(service.clock, pause)
+        pause = 3_600 * hours
+        try:
+            await asyncio.to_thread(scrub, service.writer.open_store)
+            service.scrubbed = service.clock.now()
+        except Exception as error:
+            log.error("the store cannot be verified: %s", error)
+
+
+def scrub(open_store: Callable[[], Store]) -> None:
+    """Verify a store that is in use: again, if a rewrite or a new snapshot may have misled the first try."""
+    with closing(open_store()) as store, explain_failures(store):
+        for attempt in range(SCRUBS):
+            before = store.find_head().rewritten
+            try:
+                store.verify()
+                return
+            except DamagedStore:
+                if attempt == SCRUBS - 1 and store.find_head().rewritten == before:
+                    raise
+
+
 async def sleep_by_clock(clock: Clock, seconds: float) -> None:
     """Sleep for ``seconds`` of a clock, which may run faster than this machine's."""
     end = clock.elapsed() + seconds
@@ -311,17 +381,24 @@ async def sleep_by_clock(clock: Clock, seconds: float) -> None:
         await asyncio.sleep(min(left, TICK_SECONDS))
 
 
-def keep_retaining(service: Service, days: float | None) -> Sequence[Extension]:
-    """Return an extension that folds old uploads while the application runs; none if ``days`` is None."""
-    if days is None:
-        return ()
+async def watch_switches(service: Service, seconds: float) -> None:
+    """Read now and then whether another server was told to pause, and the counts of an A/B test."""
+    while True:
+        if service.writer.healthy:  # else exchanges try the store
+            with suppress(Refused):
+                service.note_switches(*await service.writer.run(operations.read_switches))
+        await asyncio.sleep(seconds)
+
+
+def keep_running(forever: Callable[[Service, float], Awaitable[None]], service: Service, every: float) -> Extension:
+    """Return an extension that runs a task while the application runs."""
 
     @asynccontextmanager
     async def run(_: Litestar) -> AsyncIterator[None]:
-        task = asyncio.create_task(retain_forever(service, days))
+        task = asyncio.ensure_future(forever(service, every))
         yield
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
 
-    return (Extension(lifespan=run),)
+    return Extension(lifespan=run)

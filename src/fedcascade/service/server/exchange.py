@@ -8,14 +8,14 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeVar
 
 from nacl.signing import SigningKey
 
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.service.protocol import wire
-from fedcascade.service.protocol.auth import REPLAYED, UNRECOGNISED, SignatureHeaders, Unauthorised
+from fedcascade.service.protocol.auth import FRESH_SECONDS, REPLAYED, UNRECOGNISED, SignatureHeaders, Unauthorised
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.settings import DEFAULT_BOUNDS, UploadBounds
 from fedcascade.service.server.state import ServerState
@@ -33,11 +33,12 @@ log = logging.getLogger("fedcascade.service")
 
 @dataclass(slots=True, eq=False)
 class PendingJob:
-    """A job and the event loop that gets its result; the writer's thread if ``loop`` is None."""
+    """A job, its result or exception, and the event loop that gets it; the writer's thread if ``loop`` is None."""
 
     run: Job[Any]
     deliver: Deliver = lambda _: None
     loop: asyncio.AbstractEventLoop | None = None
+    result: Any = None
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -45,7 +46,8 @@ class Exchange:
     """A signed request on its way through the server.
 
     The service fills in the signature and the terms, the writer the identity, the verifier ``is_signed``, ``refusal``,
-    ``upload``, ``numbers`` and ``receipt``. The last four attributes are those that uvicorn reads of a request.
+    ``upload``, ``numbers`` and ``receipt``, the transaction ``result``: the encoded answer, or an exception. The last
+    four attributes are those that uvicorn reads of a request.
     """
 
     headers: Mapping[str, str]
@@ -67,6 +69,7 @@ class Exchange:
     upload: Upload | None = None
     numbers: bytes = b""  # of the upload, as received
     receipt: wire.Receipt | None = None  # the last one that the agent received
+    result: Any = None
     disconnected: bool = False
     keep_alive: bool = True
     response_complete: bool = False
@@ -91,22 +94,41 @@ class Exchange:
             raise
         if earlier is None:
             held_rounds = 0 if upload.cause is Cause.CHANGE else state.count_held(agent)[1]
-            seconds = self.at - self.identity.enrolled
+            seconds = self.at - self._find_enrolment(store)
             self.bounds.check(upload.statistics, held_rounds=held_rounds, seconds=seconds)
             download = state.apply(upload, state.position + 1)
             store.append(state.position, upload, self.signature.nonce.to_bytes(8), self.numbers)
+            state.publish_prior(store, self.at)
         else:
             self._require_repeated(store, earlier, upload)
             download = state.answer(agent)
-        answer = wire.AnswerMessage.from_download(
-            download,
-            upload.sequence,
-            state.count_group(agent),
-            held=state.count_held(agent),
+        held_count, held_rounds = state.count_held(agent)
+        answer = wire.AnswerMessage(
+            protocol=wire.PROTOCOLS[-1],
+            sequence=upload.sequence,
+            count=download.count,
+            clicks=download.clicks,
+            rounds=download.rounds,
+            system_rounds=wire.coarsen(state.rounds),
+            agents=wire.coarsen(len(state.places)),
+            group_agents=wire.coarsen(state.count_group(agent)),
+            held_count=held_count,
+            held_rounds=held_rounds,
             terms_id=self.terms_id,
             receipt=state.epoch.give_receipt(state.position),
+            numbers=wire.pack_numbers(download),
         )
-        return wire.encode(answer, self.media_type or wire.MSGPACK)
+        return wire.ENCODERS[self.media_type or wire.MSGPACK](answer)
+
+    def _find_enrolment(self, store: Store) -> float:
+        """Return the time of enrolment; one in the future, by a clock that was ahead, is replaced by the time now."""
+        if self.identity.enrolled > self.at + FRESH_SECONDS:  # the writer's copy may be older than the store's
+            self.identity = store.find_identity(self.signature.agent) or self.identity
+        if self.identity.enrolled > self.at + FRESH_SECONDS:
+            log.warning("agent %d enrolled in the future, by a wrong clock: it counts from now", self.signature.agent)
+            self.identity = replace(self.identity, enrolled=self.at)
+            store.put_identity(self.identity)
+        return self.identity.enrolled
 
     def _require_repeated(self, store: Store, earlier: LogEntry, upload: Upload) -> None:
         """Refuse a replayed request, and another upload with the same sequence number."""
@@ -149,18 +171,17 @@ def settle_future(future: "Future[Any] | asyncio.Future[Any]", result: Any) -> N
         future.set_result(result)
 
 
-def report(batch: Sequence[Pending], results: Sequence[Any]) -> None:
+def report(batch: Sequence[Pending]) -> None:
     """Deliver the result or the exception of each job, with one call per event loop.
 
     Exceptions lose their tracebacks: the frames of this thread refer to the state and to the batch, which refers to the
     exception's future. That cycle would keep dropped states in memory.
     """
-    for result in results:
-        if isinstance(result, BaseException):
-            result.__traceback__ = result.__context__ = None
+    for pending in batch:
+        if isinstance(pending.result, BaseException):
+            pending.result.__traceback__ = pending.result.__context__ = None
     for loop in {pending.loop for pending in batch}:
-        pairs = zip(batch, results, strict=True)
-        settled = [(pending, result) for pending, result in pairs if pending.loop is loop]
+        settled = [pending for pending in batch if pending.loop is loop]
         if loop is None:
             deliver_all(settled)
         else:
@@ -168,10 +189,10 @@ def report(batch: Sequence[Pending], results: Sequence[Any]) -> None:
                 loop.call_soon_threadsafe(deliver_all, settled)
 
 
-def deliver_all(settled: Sequence[tuple[Pending, Any]]) -> None:
+def deliver_all(settled: Sequence[Pending]) -> None:
     """Deliver results; an exception of one recipient does not affect the others."""
-    for pending, result in settled:
+    for pending in settled:
         try:
-            pending.deliver(result)
+            pending.deliver(pending.result)
         except Exception:
             log.exception("a result cannot be delivered")

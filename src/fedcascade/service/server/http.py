@@ -45,7 +45,9 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.service: Service = self.config.app.state.service  # type: ignore[union-attr]
+        state = self.config.app.state  # type: ignore[union-attr]
+        self.service: Service = state.service
+        self._has_tenants = "tenants" in state  # the path then names the service
         self.address = ""
         self.handshake: asyncio.Task[None] | None = None
         self.deadline = self.write_deadline = NO_DEADLINE
@@ -53,6 +55,7 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
         self.is_in_head = False
         self.request_bytes = self.head_bytes = 0
         self.fault: Refused | None = None
+        self._deferred: Refused | None = None  # of a pipelined request, until those before it are answered
         self._exchange: Exchange | None = None  # the exchange of the fast path in progress
         self._missing = 0  # bytes of its body still to come
 
@@ -98,7 +101,7 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
             headers, start, self._missing = plain
             host, media = self._find_proxied(headers), wire.get_media_type(headers)
             caller = self.address if host is None else name_network(host)
-            self._exchange = Exchange(headers=headers, caller=caller, media_type=media)
+            self._exchange = Exchange(headers=headers, caller=caller, media_type=media, loop=self.loop)
             self._exchange.deliver = partial(self._reply, self._exchange)
             self.deadline, data = self.loop.time() + BODY_SECONDS, data[start:]
         exchange, rest = self._exchange, data[self._missing :]
@@ -118,7 +121,8 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
     def _is_free(self) -> bool:
         """Return whether no request is in progress and no byte of the next one was read."""
         is_answered = self.cycle is None or self.cycle.response_complete
-        return is_answered and not self.request_bytes and self.timeout_keep_alive_task is None
+        is_plain = not self._has_tenants and not self.request_bytes
+        return is_answered and is_plain and self.timeout_keep_alive_task is None
 
     def _parse(self, data: bytes) -> None:
         """Pass data to the parser, and refuse a request that is too large."""
@@ -193,6 +197,11 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
 
         The table of connections closes idle ones, so uvicorn's timer per connection is not needed.
         """
+        if self._deferred is not None:
+            refusal, self._deferred = self._deferred, None
+            self.pipeline.clear()
+            self._refuse(refusal)
+            return
         if self.pipeline:
             super().on_response_complete()
         else:
@@ -230,7 +239,7 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
         exchange.response_complete, self._exchange = True, None
         if exchange.disconnected:
             return
-        self._write(status, headers, body, keep_alive=exchange.keep_alive)
+        self.transport.write(self._encode_head(status, headers, len(body), exchange.keep_alive) + body)
         if not exchange.keep_alive:
             self.transport.close()
         self.on_response_complete()
@@ -240,15 +249,19 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
         self._reply(exchange, result)
 
     def _refuse(self, refusal: Refused) -> None:
-        """Send a refusal and close the connection."""
+        """Send a refusal and close the connection, after the answer to an earlier request of the connection."""
+        if self.pipeline or (self._exchange is not None and not self._missing):
+            self._deferred = refusal
+            self.flow.pause_reading()
+            return
         status, headers, body = self.service.refuse(refusal, "", caller=self.address)
-        self._write(status, headers, body, keep_alive=False)
+        self.transport.write(self._encode_head(status, headers, len(body), False) + body)
         self.deadline = self.loop.time() + IDLE_SECONDS  # for the caller to read the refusal
         self.transport.close()
 
-    def _write(self, status: int, headers: dict[str, str], body: bytes, *, keep_alive: bool) -> None:
+    def _encode_head(self, status: int, headers: dict[str, str], size: int, keep_alive: bool) -> bytes:
         head = encode_head(status, tuple(self.server_state.default_headers), tuple(headers.items()), keep_alive)
-        self.transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
+        return b"%bcontent-length: %d\r\n\r\n" % (head, size)
 
 
 @lru_cache(16)

@@ -22,6 +22,7 @@ from fedcascade.checks import require
 from fedcascade.service.server.app import Extension
 from fedcascade.service.server.connections import HEAD_SECONDS
 from fedcascade.service.server.http import ExchangeHttpProtocol
+from fedcascade.service.server.logs import log_event
 from fedcascade.service.server.service import Service
 
 GRACE_SECONDS = 4  # for open requests and pages to end
@@ -142,12 +143,15 @@ class GracefulServer(uvicorn.Server):
     def __init__(
         self,
         config: uvicorn.Config,
-        service: Service,
+        services: Sequence[Service],
         extensions: Sequence[Extension],
         context: ssl.SSLContext | None,
+        reload: Callable[[], None] = lambda: None,
+        on_stopped: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(config)
-        self.service = service
+        self.reload, self.on_stopped = reload, on_stopped
+        self.services = services
         self.extensions = extensions
         self.context = context
         self.acceptors: list[Acceptor] = []
@@ -158,6 +162,17 @@ class GracefulServer(uvicorn.Server):
         self.acceptors = [Acceptor(each, self._make_protocol, self.context) for each in sockets or ()]
         for acceptor in self.acceptors:
             acceptor.open()
+        if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
+
+    def _reload(self) -> None:
+        """Read certificates and tokens again; keep the old ones if one cannot be used."""
+        try:
+            self.reload()
+        except (OSError, ValueError) as error:
+            log.error("SIGHUP: nothing is changed: %s", error)
+        else:
+            log_event("SIGHUP: certificate and operator's token were read again", event="reloaded")
 
     def _make_protocol(self) -> ExchangeHttpProtocol:
         return ExchangeHttpProtocol(
@@ -169,9 +184,10 @@ class GracefulServer(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         if counter % TICKS_PER_SWEEP == 0:
-            self.service.connections.expire(asyncio.get_running_loop().time())
-            self.service.refusals.flush(self.service.clock.elapsed())
-            self.should_exit = self.should_exit or self.service.writer.taken_over is not None
+            for service in self.services:
+                service.connections.expire(asyncio.get_running_loop().time())
+                service.refusals.flush(service.clock.elapsed())
+                self.should_exit = self.should_exit or service.writer.taken_over is not None
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -185,7 +201,8 @@ class GracefulServer(uvicorn.Server):
     def _end_at_once(self) -> None:
         """Exit at once. Acknowledged uploads are durable, so nothing is lost."""
         log.error("the shutdown took longer than %g s: exiting at once", END_SECONDS)
-        self.service.writer.verifier.kill()
+        for service in self.services:
+            service.writer.verifier.kill()
         os._exit(128 + signal.SIGTERM)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -195,3 +212,4 @@ class GracefulServer(uvicorn.Server):
         for extension in self.extensions:
             await extension.on_shutdown()
         await super().shutdown(sockets)
+        self.on_stopped()  # before uvicorn raises the signal again, which ends the process

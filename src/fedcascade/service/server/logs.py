@@ -99,6 +99,13 @@ def configure_logging(level: LevelName, form: FormatName) -> None:
     os.environ[VARIABLE] = f"{level} {form}"
 
 
+def finish_logging() -> None:
+    """Wait for the remaining lines, before a signal ends the process."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, StderrHandler):
+            handler.finish()
+
+
 def configure_as_parent() -> None:
     """Log in the level and format of the parent process, if it set ``FEDCASCADE_LOG``."""
     level, _, form = os.environ.get(VARIABLE, "").partition(" ")

@@ -7,14 +7,16 @@ writer. OpenTelemetry is imported only with a tracer, and configured by its own 
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 import prometheus_client
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from fedcascade.federation.messages import Cause
 from fedcascade.service.server.state import ServerState
@@ -22,6 +24,37 @@ from fedcascade.service.store.contract import Store
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.1, 0.25, 0.5, 1.0, 2.5)  # seconds
 Gauge = tuple[str, Callable[[], float]]  # its help text, and a function that reads it
+
+
+@dataclass(frozen=True)
+class ReadCounter(Collector):
+    """A counter that is read when metrics are collected."""
+
+    name: str
+    text: str
+    read: Callable[[], float]
+
+    def collect(self) -> Iterator[Metric]:
+        yield CounterMetricFamily(self.name, self.text, self.read())
+
+
+@dataclass(frozen=True)
+class TrialCollector(Collector):
+    """The counters of an A/B test by arm, and its guardrail."""
+
+    read: Callable[[], Mapping[str, Any] | None]
+
+    def collect(self) -> Iterator[Metric]:
+        trial = self.read()
+        if trial is None:
+            return
+        for place, (name, text) in enumerate((("lists", "Lists of an arm."), ("clicks", "Clicked lists of an arm."))):
+            family = CounterMetricFamily(f"fedcascade_arm_{name}", text, labels=["arm"])
+            for arm, totals in trial["arms"].items():
+                family.add_metric([arm], totals[place])
+            yield family
+        text = "1 if treatment is below control by more than the margin."
+        yield GaugeMetricFamily("fedcascade_arm_alarm", text, float(trial["alarm"]))
 
 
 class Metrics:
@@ -35,18 +68,19 @@ class Metrics:
         self._latency = Histogram(
             "fedcascade_exchange_seconds", "From request to durable answer.", buckets=BUCKETS, registry=registry
         )
-        self._shares = prometheus_client.Gauge(
-            "fedcascade_outsized_share",
-            "Share of the group's observations held by an agent with abnormally many.",
-            ["agent"],
-            registry=registry,
-        )
         for name, (text, read) in gauges.items():
-            prometheus_client.Gauge(f"fedcascade_{name}", text, registry=registry).set_function(read)
+            if name.endswith("_total"):
+                registry.register(ReadCounter(f"fedcascade_{name}", text, read))
+            else:
+                prometheus_client.Gauge(f"fedcascade_{name}", text, registry=registry).set_function(read)
         self._causes = {cause: self._exchanges.labels(cause.value) for cause in Cause}
         self._up, self._down = self._bytes.labels("up"), self._bytes.labels("down")
         self._noted = dict.fromkeys(Cause, 0)  # not yet added to the counters
         self._noted_up = self._noted_down = 0
+
+    def add_trial(self, describe: Callable[[], Mapping[str, Any] | None]) -> None:
+        """Show lists, clicks and the guardrail of an A/B test, if there is one."""
+        self._registry.register(TrialCollector(describe))
 
     def count_exchange(self, cause: Cause, up: int, down: int, seconds: float) -> None:
         """Count an exchange. Prometheus' counters lock, so they are only updated when metrics are read."""
@@ -58,19 +92,18 @@ class Metrics:
     def count_refusal(self, reason: str) -> None:
         self._refused.labels(reason).inc()
 
-    def show_shares(self, shares: Mapping[int, float]) -> None:
-        """Replace the gauges of agents with abnormal weight."""
-        self._shares.clear()
-        for agent, share in shares.items():
-            self._shares.labels(str(agent)).set(share)
-
-    def render(self) -> bytes:
-        """Return all metrics in the text format of Prometheus."""
+    def collect(self) -> Iterable[Metric]:
+        """Add what was noted to the counters, and return all metrics."""
         for cause, exchanges in self._noted.items():
             self._causes[cause].inc(exchanges)
         self._up.inc(self._noted_up)
         self._down.inc(self._noted_down)
         self._noted, self._noted_up, self._noted_down = dict.fromkeys(Cause, 0), 0, 0
+        return self._registry.collect()
+
+    def render(self) -> bytes:
+        """Return all metrics in the text format of Prometheus."""
+        self.collect()
         return generate_latest(self._registry)
 
 
@@ -90,7 +123,7 @@ class OutsizedAgent:
 
 
 def find_outsized_agents(state: ServerState | None) -> list[OutsizedAgent]:
-    """Find agents that hold abnormally many observations, the largest first.
+    """Find agents that hold abnormally many observations of a group, the largest first; an agent alone harms no other.
 
     Counts spread over orders of magnitude, so their logarithms are compared with the median, in units of the median
     absolute deviation; a few agents hardly move either. If all agents are alike the deviation is nearly 0, hence the
@@ -105,7 +138,8 @@ def find_outsized_agents(state: ServerState | None) -> list[OutsizedAgent]:
     logs = np.log(np.maximum(counts, 1))
     middle = float(np.median(logs))
     spread = NORMAL * float(np.median(np.abs(logs - middle)))
-    places = np.flatnonzero(logs - middle > max(math.log(LEAST_RATIO), DEVIATIONS * spread))
+    is_outsized = logs - middle > max(math.log(LEAST_RATIO), DEVIATIONS * spread)
+    places = np.flatnonzero(is_outsized & (np.bincount(labels)[labels] > 1))
     found = [
         OutsizedAgent(
             int(agents[place]),

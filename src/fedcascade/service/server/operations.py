@@ -1,16 +1,18 @@
 """Operations of agents and operators, each as a job for the writer."""
 
+import hmac
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Concatenate, ParamSpec, TypeVar
 
-from fedcascade.federation.messages import Download
 from fedcascade.service.protocol import wire
+from fedcascade.service.protocol.arms import ArmCount, Trial
 from fedcascade.service.protocol.auth import hash_token
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.exchange import Job
+from fedcascade.service.server.publication import load_publication
 from fedcascade.service.server.snapshots import save_snapshot
 from fedcascade.service.server.state import ServerState
 from fedcascade.service.store.contract import LOCAL, OPERATOR, AgentPage, Identity, Store, add_agent
@@ -19,8 +21,9 @@ from fedcascade.service.store.epoch import begin_epoch
 SECONDS_PER_DAY = 86_400
 RETIRED = "retired operator "  # prefix of settings, before the hash of a replaced token
 MOST_FOLDED = 20_000  # uploads folded in one transaction, which delays others
-TOKEN = "enrolment token "  # prefix of settings, before a token's hash; the value is its expiry or ``USED``
-USED = "used"
+TOKEN = "enrolment token "  # prefix of settings, before a token's hash; the value is its expiry, or how it was used
+USED = "used"  # followed by the agent and the position of the prior that it got, 0 if none
+ENROLMENT_KEY = "enrolment key "  # prefix of settings; the value: hash, tokens per hour, last hour, its tokens
 REFUSED_ENROLMENT = "this enrolment token is unknown, used or expired: ask the operator for a new one"
 log = logging.getLogger("fedcascade.service")
 Arguments = ParamSpec("Arguments")
@@ -50,38 +53,59 @@ def require_identity(store: Store, agent: int) -> Identity:
 @defer
 def enrol(
     store: Store, state: ServerState, message: wire.Enrolment, now: float, *, with_prior: bool = False
-) -> tuple[wire.Credential, Download | None]:
+) -> tuple[wire.Credential, wire.PriorMessage | None]:
     """Enrol a public key with a one-time token, or again with the credential of an agent that a restore has lost.
 
-    A repeated call with the same key gets the same number. ``with_prior`` adds the current prior for an agent without
-    uploads. The prior is not stored: like an answer it holds data of other agents, which may ask to be forgotten.
+    A repeated call with the same key gets the same number. ``with_prior`` adds the published prior for an agent without
+    uploads. A token gets one prior: a repeated call gets the same one or, after the next publication, none.
     """
-    credential = _enrol_key(store, state, message, now)
-    return credential, state.get_prior(credential.agent) if with_prior else None
+    credential, token = _enrol_key(store, state, message, now)
+    if not with_prior or token is None:
+        return credential, None
+    state.publish_prior(store, now)
+    state.publication = load_publication(store)
+    return credential, _give_prior(store, state, token, credential.agent, now)
 
 
-def _enrol_key(store: Store, state: ServerState, message: wire.Enrolment, now: float) -> wire.Credential:
-    """Find or create the agent of a key; refuse a key without a token or a credential."""
+def _give_prior(store: Store, state: ServerState, token: str, agent: int, now: float) -> wire.PriorMessage | None:
+    """Return the prior for a token that an agent has used, and record which one it got."""
+    use = store.get_setting(token)
+    prior = state.get_prior(agent, now)
+    if use == f"{USED} {agent}":
+        store.set_setting(token, f"{use} {state.publication.position if prior else 0}")
+        return prior
+    return prior if use == f"{USED} {agent} {state.publication.position}" else None
+
+
+def _enrol_key(
+    store: Store, state: ServerState, message: wire.Enrolment, now: float
+) -> tuple[wire.Credential, str | None]:
+    """Find or create the agent of a key; refuse a key without a token or a credential.
+
+    Return also the setting of the token, unless a credential sufficed.
+    """
     epoch, key, credential = state.epoch, message.public_key, message.credential
     is_known = credential is not None and epoch.is_credential(credential, key)
-    token_hash = None if message.token is None else hash_token(message.token)
+    token = None if message.token is None else f"{TOKEN}{hash_token(message.token).hex()}"
     identity = store.find_identity(key)
     if identity is not None:
-        is_entitled = is_known or (token_hash is not None and has_token(store, token_hash))
-        if identity.revoked or not is_entitled:
+        if identity.revoked or not (is_known or (token is not None and use_token(store, token, now, identity.agent))):
             raise Refused(403, "enrolment", REFUSED_ENROLMENT)
-        return epoch.give_credential(identity)
+        return epoch.give_credential(identity), None if is_known else token
     wanted, enrolled = None, now
     if credential is not None and is_known and not has_token(store, epoch.mark_forgotten(key)):
-        wanted, enrolled = credential.agent, credential.enrolled
+        wanted, enrolled = credential.agent, min(now, credential.enrolled)
         if credential.epoch == epoch.name:
             log.warning("the store was restored: it does not know agent %d, which it enrolled", wanted)
             epoch = state.epoch = begin_epoch(store)
-    elif token_hash is None or not use_token(store, token_hash, now):
-        raise Refused(403, "enrolment", REFUSED_ENROLMENT)
+    elif not is_unused(value := None if token is None else store.get_setting(token), now):
+        fault = "unknown" if value is None else USED if value.startswith(USED) else "expired"
+        raise Refused(403, "enrolment", f"this enrolment token is {fault}: ask the operator for a new one")
     agent = add_agent(store, key, enrolled, wanted)
+    if wanted is None and token is not None:
+        use_token(store, token, now, agent)
     _audit(store, f"agent {agent}", "enrolled" if wanted is None else "enrolled again", agent, now=now)
-    return epoch.give_credential(Identity(agent, key, enrolled))
+    return epoch.give_credential(Identity(agent, key, enrolled)), None if wanted else token
 
 
 @defer
@@ -93,18 +117,45 @@ def add_tokens(store: Store, _: ServerState, tokens: Iterable[str], expires: flo
     _audit(store, OPERATOR, "created enrolment tokens", detail=str(len(hashes)))
 
 
+@defer
+def put_enrolment_key(store: Store, _: ServerState, message: wire.EnrolmentKey) -> None:
+    """Set an enrolment key and its rate, or revoke it."""
+    digest = "" if message.key_hash is None else message.key_hash.hex()
+    store.set_setting(f"{ENROLMENT_KEY}{message.name}", f"{digest} {message.per_hour} 0 0")
+    _audit(store, OPERATOR, "set an enrolment key" if digest else "revoked an enrolment key", detail=message.name)
+
+
+@defer
+def use_enrolment_key(store: Store, _: ServerState, key: str, count: int, now: float) -> str:
+    """Count tokens of an enrolment key in this hour; return its name, or refuse."""
+    name, hour = key.partition(".")[0], int(now // 3_600)
+    digest, per_hour, last, used = (store.get_setting(f"{ENROLMENT_KEY}{name}") or " 0 0 0").split(" ")
+    if not hmac.compare_digest(hash_token(key).hex(), digest):
+        raise Refused(401, "enrolment-key", "this enrolment key is unknown or revoked: ask the operator for one")
+    total = count + (int(used) if int(last) == hour else 0)
+    if total > int(per_hour):
+        line = f"enrolment key '{name}' may create {per_hour} tokens per hour, {total} are asked for"
+        raise Refused(429, "too-many-requests", line, retry_after=3_600 * (hour + 1) - now)
+    store.set_setting(f"{ENROLMENT_KEY}{name}", f"{digest} {per_hour} {hour} {total}")
+    return name
+
+
 def has_token(store: Store, token_hash: bytes) -> bool:
     """Return whether an enrolment token was ever created, used or not."""
     return store.get_setting(f"{TOKEN}{token_hash.hex()}") is not None
 
 
-def use_token(store: Store, token_hash: bytes, now: float) -> bool:
-    """Mark an enrolment token as used; return False if it is unknown, used or expired."""
-    expires = store.get_setting(f"{TOKEN}{token_hash.hex()}")
-    if expires is None or expires == USED or float(expires) <= now:
-        return False
-    store.set_setting(f"{TOKEN}{token_hash.hex()}", USED)
-    return True
+def is_unused(value: str | None, now: float) -> bool:
+    """Return whether the setting of an enrolment token shows that it can be used."""
+    return value is not None and not value.startswith(USED) and float(value) > now
+
+
+def use_token(store: Store, token: str, now: float, agent: int) -> bool:
+    """Mark an enrolment token as used by an agent; return False if it is unknown, expired or used by another."""
+    value = store.get_setting(token)
+    if is_unused(value, now):
+        store.set_setting(token, value := f"{USED} {agent}")
+    return value == USED or f"{value} ".startswith(f"{USED} {agent} ")
 
 
 @defer
@@ -137,15 +188,17 @@ def revoke(store: Store, _: ServerState, agent: int, now: float) -> None:
 
 
 @defer
-def forget(store: Store, state: ServerState, agent: int, actor: str = OPERATOR) -> None:
+def forget(store: Store, state: ServerState, agent: int, actor: str = OPERATOR, now: float | None = None) -> None:
     """Remove an agent with its uploads, and save a snapshot without it in place of older ones."""
     identity = require_identity(store, agent)
     position = state.position + 1
     store.set_setting(f"{TOKEN}{state.epoch.mark_forgotten(identity.public_key).hex()}", USED)
     store.forget_agent(agent, position)
+    if agent in state.places:
+        state.expire_publication(store, SYSTEM_CLOCK.now() if now is None else now)
     state.forget(agent, position)
     save_snapshot(store, state)
-    _audit(store, actor, "forgot", agent)
+    _audit(store, actor, "forgot", agent, now=now)
 
 
 @defer
@@ -208,6 +261,34 @@ def get_operator_hash(store: Store, _: ServerState) -> bytes | None:
     return None if hash_hex is None else bytes.fromhex(hash_hex)
 
 
+PAUSED, TRIAL = "paused", "trial"  # settings
+
+
+@defer
+def pause(store: Store, _: ServerState, paused: bool) -> None:
+    """Pause or resume exchanges at all servers of the store."""
+    store.set_setting(PAUSED, str(paused))
+    _audit(store, OPERATOR, "paused exchanges" if paused else "resumed exchanges")
+
+
+@defer
+def count_arms(store: Store, _: ServerState, counts: list[ArmCount], level: float) -> Trial:
+    """Add lists and clicks of an A/B test, and return it."""
+    trial = Trial.from_text(store.get_setting(TRIAL))
+    try:
+        trial.add(counts, level)
+    except ValueError as error:
+        raise Refused(422, "request", str(error)) from None
+    store.set_setting(TRIAL, trial.to_text())
+    return trial
+
+
+def read_switches(store: Store, _: ServerState) -> tuple[bool, Trial | None]:
+    """Read whether exchanges are paused, and the A/B test, if there is one."""
+    text = store.get_setting(TRIAL)
+    return store.get_setting(PAUSED) == str(True), None if text is None else Trial.from_text(text)
+
+
 @defer
 def describe_agents(_: Store, state: ServerState, page: AgentPage, most: int) -> wire.AgentList:
     """Describe the first ``most`` agents of a page, with their rounds and clusters."""
@@ -229,7 +310,7 @@ def describe_agents(_: Store, state: ServerState, page: AgentPage, most: int) ->
         enrolled=page.enrolled,
         active=len(state.places),
         revoked=page.revoked,
-        clusters=state.clusters,
+        clusters=state.groups,
         agents=rows,
         more=len(page.records) > most,
     )

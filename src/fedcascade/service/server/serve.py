@@ -1,8 +1,9 @@
 """Start of a server process: store, writer, application and socket."""
 
 import gc
+import ssl
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,7 +19,15 @@ from fedcascade.service.protocol import auth
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
 from fedcascade.service.protocol.validation import find_smallest_lambda
 from fedcascade.service.server import operations
-from fedcascade.service.server.app import Extension, build_application, keep_retaining
+from fedcascade.service.server.app import (
+    SWITCH_SECONDS,
+    Extension,
+    build_application,
+    keep_running,
+    retain_forever,
+    scrub_forever,
+    watch_switches,
+)
 from fedcascade.service.server.http import ExchangeHttpProtocol
 from fedcascade.service.server.listener import (
     GRACE_SECONDS,
@@ -27,17 +36,19 @@ from fedcascade.service.server.listener import (
     read_certificate,
     reserve_descriptors,
 )
+from fedcascade.service.server.logs import finish_logging
 from fedcascade.service.server.metrics import Metrics, TracingMetrics, trace_store
 from fedcascade.service.server.pipes import CAN_POLL
 from fedcascade.service.server.service import Service
 from fedcascade.service.server.settings import Limits, ServerOptions, UploadBounds
-from fedcascade.service.server.tenure import claim_store, describe_terms, guard_terms
+from fedcascade.service.server.tenants import TenantApplication
+from fedcascade.service.server.tenure import check_terms, claim_store, describe_terms, guard_terms
 from fedcascade.service.server.verifier import SignatureVerifier, VerifierProcess
 from fedcascade.service.server.warming import WarmStart, warm_store
 from fedcascade.service.server.writer import Writer
 from fedcascade.service.store.contract import explain_failures
 from fedcascade.service.store.epoch import load_epoch
-from fedcascade.service.store.open import hide_password, open_store
+from fedcascade.service.store.open import hide_password, open_store, open_unmigrated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,11 +86,15 @@ def list_regularisers(policy: Policy, dimension: int) -> dict[str, float]:
 def open_writer(settings: ServerSettings, announce: Callable[[str], None] = lambda _: None) -> Writer:
     """Open the writer; refuse a store that is served with other terms."""
     dimension = settings.dimension
-    terms = describe_terms(settings.policy, dimension)
+    terms = describe_terms(settings.policy, dimension, settings.features)
+    unmigrated = open_unmigrated(settings.store)
+    if unmigrated is not None:  # a refusal must leave the store to the version before
+        with closing(unmigrated), explain_failures(unmigrated):
+            check_terms(unmigrated, terms, take_over=settings.take_over)
     with closing(open_store(settings.store)) as store, explain_failures(store), store.transaction():
         load_epoch(store)  # committed before anything depends on the secret
         if settings.operator_token.exists():  # before a takeover ends other servers
-            token = auth.read_token(settings.operator_token)
+            token = auth.read_private_token(settings.operator_token)
             operations.require_current_token(store, auth.hash_token(token).hex())
         claim_store(store, terms, settings.clock.read_milliseconds(), take_over=settings.take_over)
         if (warm := settings.warm) is not None:
@@ -103,7 +118,10 @@ def build_service(settings: ServerSettings, writer: Writer) -> Service:
     limits = replace(settings.limits, connections=reserve_descriptors(settings.limits.connections))
     tracer = settings.tracer
     make_metrics = Metrics if tracer is None else partial(TracingMetrics, tracer=tracer)
-    return Service(writer, settings.policy, settings.dimension, limits, settings.bounds, make_metrics)
+    bounds, features = settings.bounds, settings.features
+    service = Service(writer, settings.policy, settings.dimension, limits, bounds, make_metrics, features)
+    service.guard_margin, service.guard_level = settings.guard_margin, settings.guard_level
+    return service
 
 
 def require_empty_store(url: str) -> None:
@@ -116,7 +134,7 @@ def require_empty_store(url: str) -> None:
 def ensure_operator_token(writer: Writer, path: Path) -> bool:
     """Create the operator's token if there is none; return whether it was written to ``path``."""
     if path.exists():
-        writer.submit(operations.set_operator(auth.read_token(path))).result()
+        writer.submit(operations.set_operator(auth.read_private_token(path))).result()
         return False
     if writer.submit(operations.get_operator_hash()).result() is not None:
         return False
@@ -126,25 +144,75 @@ def ensure_operator_token(writer: Writer, path: Path) -> bool:
     return True
 
 
+@dataclass(frozen=True)
+class Federation:
+    """A federation of a server: its settings, service and extensions."""
+
+    settings: ServerSettings
+    service: Service
+    extensions: Sequence[Extension]
+
+    @property
+    def writer(self) -> Writer:
+        return self.service.writer
+
+
+def reload_secrets(hosted: Sequence[Federation], context: ssl.SSLContext | None) -> None:
+    """Read certificate, key and operators' tokens from their files again; raise before anything is changed."""
+    files = [(each, each.settings.operator_token) for each in hosted if each.settings.operator_token.exists()]
+    tokens = [(each, auth.read_token(path)) for each, path in files]
+    certificate, key = hosted[0].settings.tls_cert, hosted[0].settings.tls_key
+    if context is not None and certificate is not None:
+        read_certificate(certificate, key)
+        context.load_cert_chain(certificate, key)
+    for each, token in tokens:
+        each.writer.submit(operations.set_operator(token))
+
+
+def announce_end(announce: Callable[[str], None], hosted: Sequence[Federation]) -> None:
+    """Announce the end of a server, and flush its log."""
+    ends = [str(0 if each.writer.state is None else each.writer.state.position) for each in hosted]
+    announce(f"stopped; the log ends at position {', '.join(ends)}")
+    finish_logging()
+
+
+def open_federation(
+    settings: ServerSettings, announce: Callable[[str], None], extend: Callable[[Service], Sequence[Extension]]
+) -> Federation:
+    """Open the store of a federation and build its service."""
+    writer = open_writer(settings, announce)
+    token, is_new = settings.operator_token.resolve(), ensure_operator_token(writer, settings.operator_token)
+    known = f"that of {token}" if token.exists() else f"that of the store; there is no file {token}"
+    announce(f"the operator's token is {f'new, in {token}, readable by you alone' if is_new else known}")
+    service = build_service(settings, writer)
+    extensions = [*extend(service), keep_running(scrub_forever, service, settings.scrub)]
+    extensions += [keep_running(retain_forever, service, settings.retain)] if settings.retain else []
+    extensions.append(keep_running(watch_switches, service, SWITCH_SECONDS))
+    return Federation(settings, service, extensions)
+
+
 def run_server(
     settings: ServerSettings,
     announce: Callable[[str], None],
     extend: Callable[[Service], Sequence[Extension]] = lambda _: (),
+    tenants: Mapping[str, ServerSettings] = {},
 ) -> None:
-    """Run a server until a signal; ``announce`` gets each line for the operator, ``extend`` returns extensions."""
-    auth.require_token_path(settings.operator_token)
-    if settings.operator_token.exists():
-        auth.read_token(settings.operator_token)  # before anything is compiled
+    """Run a server until a signal; ``announce`` gets each line for the operator, ``extend`` returns extensions.
+
+    With ``tenants`` it hosts those, and of ``settings`` only address and TLS count.
+    """
+    for each in tenants.values() or [settings]:
+        auth.require_token_path(each.operator_token)
+        if each.operator_token.exists():
+            auth.read_private_token(each.operator_token)  # before anything is compiled
     context = read_certificate(settings.tls_cert, settings.tls_key)
     listening = open_socket(settings.host, settings.port)
     try:
-        writer = open_writer(settings, announce)
-        if ensure_operator_token(writer, settings.operator_token):
-            announce(f"the operator's token is in {settings.operator_token}, readable by you alone")
-        service = build_service(settings, writer)
-        extensions = [*extend(service), *keep_retaining(service, settings.retain)]
+        hosted = [open_federation(each, announce, extend) for each in tenants.values() or [settings]]
+        services = [each.service for each in hosted]
+        applications = [build_application(each.service, each.extensions) for each in hosted]
         config = uvicorn.Config(
-            build_application(service, extensions),
+            TenantApplication(list(tenants), applications, services) if tenants else applications[0],
             http=ExchangeHttpProtocol,
             loop="auto"
             if sys.platform != "win32"
@@ -159,14 +227,18 @@ def run_server(
         )
         scheme = "http" if settings.tls_cert is None else "https"
         url = f"{scheme}://{settings.host}:{listening.getsockname()[1]}"
-        announce(f"serving {settings.policy.name} on {url}")
+        announce(f"serving {', '.join(tenants) or settings.policy.name} on {url}")
         gc.collect()
         gc.freeze()  # imported objects live as long as the process: scanning them would delay requests
         gc.set_threshold(20_000, 20, 20)  # requests leave no cycles
+        extensions = [extension for each in hosted for extension in each.extensions]
         for extension in extensions:
             extension.on_listening(url)
-        GracefulServer(config, service, extensions, context).run(sockets=[listening])
-        if writer.taken_over is not None:
-            raise writer.taken_over
+        reload = partial(reload_secrets, hosted, context)
+        on_stopped = partial(announce_end, announce, hosted)
+        GracefulServer(config, services, extensions, context, reload, on_stopped).run(sockets=[listening])
+        for service in services:
+            if service.writer.taken_over is not None:
+                raise service.writer.taken_over
     finally:
         listening.close()

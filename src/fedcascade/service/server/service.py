@@ -15,6 +15,7 @@ from litestar.exceptions import HTTPException
 
 from fedcascade.federation.policies import Policy
 from fedcascade.service.protocol import auth, wire
+from fedcascade.service.protocol.arms import Trial
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server import operations
 from fedcascade.service.server.connections import ConnectionTable, ForgeryLimiter, RateLimiter, name_network
@@ -27,7 +28,24 @@ from fedcascade.service.server.writer import Writer
 HttpRequest = Request[Any, Any, State]
 Reply = tuple[int, dict[str, str], bytes]  # status, headers, body
 FORGED = ("unrecognised", "altered")  # reasons of refusals that count as forgeries
+PAUSE_SECONDS = 30.0  # between two attempts of an agent while exchanges are paused
 BYTES_PER_NUMBER = 32  # upper bound of a float64 in JSON
+
+
+def build_terms(policy: Policy, dimension: int, bounds: UploadBounds, features: str = "") -> wire.Terms:
+    """Build the terms that agents get."""
+    return wire.Terms(
+        protocol=wire.PROTOCOLS[-1],
+        policy=policy.name,
+        constants=describe_constants(policy),
+        dimension=dimension,
+        protocols=list(wire.PROTOCOLS),
+        longest_list=bounds.longest_list,
+        min_observations=bounds.get_min_observations(dimension),
+        rounds_burst=bounds.rounds_burst,
+        rounds_per_hour=bounds.rounds_per_hour,
+        features=features or msgspec.UNSET,
+    ).with_id()
 
 
 class Service:
@@ -41,21 +59,12 @@ class Service:
         limits: Limits,
         bounds: UploadBounds = DEFAULT_BOUNDS,
         make_metrics: Callable[[Mapping[str, Gauge]], Metrics] = Metrics,
+        features: str = "",
     ) -> None:
         self.writer = writer
         self.clock = writer.clock
         self.dimension = dimension
-        self.terms = wire.Terms(
-            protocol=wire.PROTOCOLS[-1],
-            policy=policy.name,
-            constants=describe_constants(policy),
-            dimension=dimension,
-            protocols=list(wire.PROTOCOLS),
-            longest_list=bounds.longest_list,
-            min_observations=bounds.get_min_observations(dimension),
-            rounds_burst=bounds.rounds_burst,
-            rounds_per_hour=bounds.rounds_per_hour,
-        ).with_id()
+        self.terms = build_terms(policy, dimension, bounds, features)
         self.body_bytes = limits.body_bytes or 4_096 + BYTES_PER_NUMBER * wire.count_numbers(dimension)
         self.readiness = ReadinessProbe(writer, self.body_bytes)
         self.refusals = RefusalLog()
@@ -69,28 +78,43 @@ class Service:
             proxies=[name_network(proxy) for proxy in limits.trusted_proxy],
         )
         self.joined = self.left = 0  # agents enrolled and forgotten by this process
+        self.scrubbed = 0.0  # when the whole store was last found intact, in seconds since 1970
         self._agent_limiter = RateLimiter(rate=limits.rate, burst=limits.burst)
         self._address_limiter = RateLimiter(rate=limits.address_rate, burst=limits.address_burst)
         self._forgeries = ForgeryLimiter(rate=limits.address_rate / 5, burst=limits.address_burst)
         self._nonces = auth.Nonces()
-        writer.check = self._admit
+        writer.checks = [
+            lambda signed: auth.require_fresh(signed.created, self.clock.now()),
+            lambda signed: self._nonces.use(signed.agent, signed.nonce, signed.created, self.clock.now()),
+            lambda signed: self._agent_limiter.take(signed.agent, self.clock.elapsed()),
+        ]
+        self.guard_margin, self.guard_level, self.paused = 0.0, 0.05, False
+        self.trial: Trial | None = None  # of an A/B test
         self._outsized: tuple[float, list[OutsizedAgent]] = (-math.inf, [])
-        self.metrics = make_metrics(
-            {
-                "clusters": ("Groups of agents.", lambda: self._read_state("clusters")),
-                "agents": ("Agents that have uploaded.", lambda: len(self._read_state("places") or ())),
-                "log_position": (
-                    "Position of the log: uploads, deletions and retentions so far.",
-                    lambda: self._read_state("position"),
-                ),
-                "rounds": ("Rounds in the uploads of all agents.", lambda: self._read_state("rounds")),
-                "resets": ("Uploads that replaced earlier ones.", lambda: self._read_state("resets")),
-                "joined": ("Agents enrolled by this server since it started.", lambda: self.joined),
-                "left": ("Agents forgotten by this server since it started.", lambda: self.left),
-                "waiting": ("Jobs that wait for the writer.", lambda: writer.waiting),
-                "connections": ("Open connections.", lambda: len(self.connections)),
-            }
-        )
+        self.metrics = make_metrics(self._list_gauges())
+        self.metrics.add_trial(self.describe_trial)
+
+    def _list_gauges(self) -> dict[str, Gauge]:
+        """List the gauges. They are open, so none shows a single upload or names an agent."""
+        read, writer = self._read_state, self.writer
+        return {
+            "clusters": ("Groups of two agents or more.", lambda: read("groups")),
+            "agents": ("Agents that have uploaded.", lambda: len(read("places") or ())),
+            "log_position": ("Entries of the log so far.", lambda: read("position")),
+            "rounds": ("Rounds in the uploads of all agents, to 4 bits.", lambda: wire.coarsen(read("rounds"))),
+            "outsized_share": (
+                "Largest share of a group's observations held by an agent with abnormally many; 0 if none has.",
+                lambda: max((outsized.share for outsized in self.find_outsized_agents()), default=0.0),
+            ),
+            "fullest": ("Share of the observations that an agent may upload.", lambda: read("fullest")),
+            "resets_total": ("Uploads that replaced earlier ones.", lambda: read("resets")),
+            "joined_total": ("Agents enrolled by this server since it started.", lambda: self.joined),
+            "left_total": ("Agents forgotten by this server since it started.", lambda: self.left),
+            "scrubbed": ("When the whole store was last verified, in seconds since 1970.", lambda: self.scrubbed),
+            "waiting": ("Jobs that wait for the writer.", lambda: writer.waiting),
+            "paused": ("1 while exchanges are paused.", lambda: self.paused),
+            "connections": ("Open connections.", lambda: len(self.connections)),
+        }
 
     def find_outsized_agents(self) -> list[OutsizedAgent]:
         """Find agents with abnormally many observations; the result is cached for a second."""
@@ -98,6 +122,23 @@ class Service:
         if now >= self._outsized[0]:
             self._outsized = now + 1.0, find_outsized_agents(self.writer.state)
         return self._outsized[1]
+
+    def note_switches(self, paused: bool, trial: Trial | None) -> None:
+        """Note what the store says of pauses and of an A/B test; log an alarm once."""
+        was_worse = self.trial is not None and self.trial.is_worse(self.guard_margin)
+        self.paused, self.trial = paused, trial
+        if trial is not None and trial.is_worse(self.guard_margin) and not was_worse:
+            words = "guardrail: treatment minus control is at most %+.2f points of clicked lists, at level %g"
+            log.warning(words, 100 * trial.upper, self.guard_level)
+
+    def describe_trial(self) -> Mapping[str, Any] | None:
+        """Describe the A/B test for pages and metrics; None if there is none."""
+        return None if self.trial is None else self.trial.describe(self.guard_margin)
+
+    def require_running(self) -> None:
+        """Refuse a request while exchanges are paused."""
+        if self.paused:
+            raise Refused(503, "paused", "the operator has paused exchanges: go on alone", retry_after=PAUSE_SECONDS)
 
     def _read_state(self, name: str) -> Any:
         """Read an attribute of the server's state; return 0 while there is no state."""
@@ -109,12 +150,14 @@ class Service:
         return self.terms if state is None else msgspec.structs.replace(self.terms, epoch=state.epoch.name)
 
     def start(self, exchange: Exchange) -> None:
-        """Hand an exchange to the writer; refuse one without a signature, or after too many forgeries."""
+        """Put an exchange into the writer's queue; refuse one without a signature, or after too many forgeries."""
+        self.require_running()
         exchange.signature = auth.parse_signature(exchange.headers)
         self._forgeries.require_capacity(exchange.caller, exchange.signature.agent, self.clock.elapsed())
         exchange.at, exchange.started = self.clock.now(), time.perf_counter()
         exchange.bounds, exchange.terms_id = self.bounds, self.terms.terms_id
-        self.writer.start(exchange)
+        self.writer.require_progress()
+        self.writer.queue.put(exchange)
 
     async def answer(self, exchange: Exchange) -> Reply:
         """Answer an exchange once it is durable, or raise its refusal."""
@@ -132,11 +175,6 @@ class Service:
             return self.refuse(result, exchange.path, exchange.headers, exchange.caller)
         log.error("an exchange failed", exc_info=result)
         return 500, {"content-type": "text/plain"}, b"Internal Server Error"
-
-    def _admit(self, signature: auth.SignatureHeaders) -> None:
-        auth.require_fresh(signature.created, self.clock.now())
-        self._nonces.use(signature.agent, signature.nonce, signature.created, self.clock.now())
-        self._agent_limiter.take(signature.agent, self.clock.elapsed())
 
     async def require_operator(self, request: HttpRequest) -> None:
         self.limit_address(request)

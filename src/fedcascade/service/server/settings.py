@@ -8,13 +8,15 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedcascade.checks import NONNEGATIVE, POSITIVE, Range, read_whole, require, whole_numbers
+from fedcascade.checks import NONNEGATIVE, POSITIVE, PROBABILITY, Range, read_whole, require, whole_numbers
 from fedcascade.constants import Checked, constant
 from fedcascade.learning.statistics import LARGEST_TOTAL, Statistics
 from fedcascade.service.protocol.errors import Refused
+from fedcascade.service.protocol.wire import LARGEST_MINIMUM
 
 SECONDS_PER_HOUR = 3600.0
 COUNT = whole_numbers(1)
+MINIMUM = whole_numbers(0, LARGEST_MINIMUM)
 PORT = Range("in 0..65535", lambda value: isinstance(value, int) and 0 <= value <= 65_535, read_whole)
 ORIGIN = re.compile(r"https?://[a-z0-9.\-]+(:\d{1,5})?|https?://\[[0-9a-f:]+\](:\d{1,5})?")
 
@@ -29,7 +31,7 @@ class UploadBounds(Checked):
 
     longest_list: int = constant(50, "Most items in a list, hence observations in a round", COUNT)
     min_observations: int | None = constant(
-        None, "Fewest observations in an upload, so that none can be read from it. [default: 2 d]", whole_numbers(0)
+        None, "Fewest observations in an upload, so that none can be read from it. [default: 2 d]", MINIMUM
     )
     rounds_burst: int = constant(1_000, "Rounds that an agent may play at any pace", COUNT)
     rounds_per_hour: float = constant(60.0, "Further rounds of an agent for each hour since it enrolled", NONNEGATIVE)
@@ -107,6 +109,9 @@ class ServerOptions(Checked):
         "sqlite:///fedcascade.db", "Database of the server: sqlite:///file.db or postgresql://user@host/database"
     )
     dimension: int = constant(20, "d, the number of features of an item", COUNT)
+    features: str = constant(
+        "", "Version of the features, a label or label:hash; agents and stores of another version are refused"
+    )
     host: str = constant("127.0.0.1", "Address to listen on")
     port: int = constant(8777, "Port to listen on; 0 takes any free port", PORT)
     tls_cert: Path | None = constant(None, "Certificate chain (PEM), to serve https")
@@ -114,11 +119,19 @@ class ServerOptions(Checked):
     operator_token: Path = constant(
         Path("operator.token"), "File with the operator's token; created at the first start"
     )
+    tenants: Path | None = constant(
+        None, "File (TOML) with a table of settings for each of several federations, served under /t/NAME"
+    )
     batch: int = constant(256, "Most uploads in one commit", COUNT)
     snapshot_every: int = constant(10_000, "Uploads between two snapshots, or one per 20 agents if that is more", COUNT)
     retain: float | None = constant(
         None, "Days after which the uploads of each agent are folded into one. [default: keep all]"
     )
+    guard_margin: float = constant(
+        0.0, "Alarm if an A/B test's treatment is clicked less than control by more than this share", NONNEGATIVE
+    )
+    guard_level: float = constant(0.05, "Chance of a false alarm over the whole A/B test", PROBABILITY)
+    scrub: float = constant(24.0, "Hours between two verifications of the whole store in the background", POSITIVE)
     take_over: bool = constant(
         False, "Serve a store that was served with another policy or constants; servers with the old ones end"
     )

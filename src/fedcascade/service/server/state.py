@@ -1,23 +1,28 @@
 """The state of a server, replayed from its log: the same uploads in the same order give the same bits."""
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcascade.constants import list_texts
 from fedcascade.federation.holdings import ARRAYS, append_zeros, drop_row
-from fedcascade.federation.messages import Cause, Download, Upload
+from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.server import Server
 from fedcascade.learning.statistics import LARGEST_TOTAL, Statistics
+from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.validation import can_factorise, find_smallest_lambda
+from fedcascade.service.server import publication as published
 from fedcascade.service.store.contract import Snapshot, Store
 from fedcascade.service.store.epoch import NO_EPOCH, load_epoch
 from fedcascade.service.store.snapshot import Piece, copy_changed, encode_state, gather_chunks, read_state
 
+log = logging.getLogger("fedcascade.service")
 STATE_FORMAT = 6  # raise with every change of a snapshot's content, also of ``Server.to_state``
 UNKNOWN = b"?"
 Integers = NDArray[np.int64]
@@ -39,7 +44,9 @@ class ServerState:
         self.resets = 0  # uploads that replaced all earlier ones of their agent
         self.changed: set[int] = set()  # places changed since the snapshot of ``row_digests``
         self.changed_during_snapshot: set[int] = set()  # places changed since the snapshot in progress began
-        self._prior: tuple[int, Download | None] = (-1, None)  # at a position of the log
+        self.publication = published.NOTHING  # the last prior that newcomers get
+        self.uploaders: set[int] = set()  # agents with uploads since then; no more than a publication needs
+        self._needed = published.MARGIN * (1 + (0 if policy.sharing is None else policy.sharing.min_others))
         self.row_digests: dict[str, list[bytes]] = {}  # of the chunks of the holdings' arrays; empty if unknown
         self.names: tuple[int, Integers] | None = None  # position of the journal, and cluster names by place
 
@@ -50,6 +57,11 @@ class ServerState:
     @property
     def clusters(self) -> int:
         return 0 if self.server is None else len(self.server.groups)
+
+    @property
+    def fullest(self) -> float:
+        """Observations of the largest agent, as a share of the most that one may upload."""
+        return 0.0 if self.server is None else float(self.server.holdings.count.max()) / LARGEST_TOTAL
 
     def list_agents(self) -> tuple[Integers, Integers, Integers]:
         """Return numbers, labels and observation counts of the agents, by place."""
@@ -70,6 +82,11 @@ class ServerState:
         sizes = np.bincount(self.list_agents()[1])
         largest = np.sort(np.partition(sizes, -most)[-most:] if sizes.size > most else sizes)[::-1]
         return [size for size in largest.tolist() if size]
+
+    @property
+    def groups(self) -> int:
+        """Number of groups of two agents or more; 0 while all agents are one population without groups."""
+        return 0 if self.server is None else int((np.bincount(self.server.groups.labels) > 1).sum())
 
     def count_group(self, agent: int) -> int:
         """Return how many agents share the group of this one, itself included."""
@@ -93,17 +110,18 @@ class ServerState:
             return Statistics.zero(self.dimension)
         return self.server.holdings.total(np.arange(len(self.server.holdings)))
 
-    def apply(self, upload: Upload, position: int) -> Download:
+    def apply(self, upload: Upload, position: int) -> Statistics:
         """Apply the next upload of the log; return the agent's download.
 
         Refuse an upload that would make a sum unsolvable, before anything changes. The check uses the smallest lambda
         that a server of this dimension accepts, so that the log can be replayed under any other.
         """
         is_change = upload.cause is Cause.CHANGE
-        replaced = self.count_held(upload.agent)[0] if is_change else 0
-        total = self.observations + upload.statistics.count - replaced
-        if total > LARGEST_TOTAL:
-            raise Refused(507, "full", f"a server holds at most {LARGEST_TOTAL} observations, this would make {total}")
+        before = self.count_held(upload.agent)[0]
+        after = upload.statistics.count + (0 if is_change else before)
+        if after > LARGEST_TOTAL:
+            raise Refused(507, "full", f"an agent may upload {LARGEST_TOTAL} observations, this would make {after}")
+        total = self.observations + after - before
         place = None if is_change or self.server is None else self.places.get(upload.agent)
         held = self._nothing if self.server is None or place is None else self.server.holdings.gram[place]
         if not can_factorise(held, upload.statistics.gram, self._smallest_lambda):
@@ -115,28 +133,51 @@ class ServerState:
         downloads = self.server.take(placed)
         self._note_change(place)
         self.position, self.observations = position, total
-        for download in downloads:
-            if download.agent == place:  # other agents get their downloads when they upload
+        if len(self.uploaders) < self._needed and position > self.publication.position:
+            self.uploaders.add(upload.agent)
+        for agent, download in downloads:
+            if agent == place:  # other agents get their downloads when they upload
                 return download
         raise AssertionError("the server did not answer the agent that uploaded")
 
-    def answer(self, agent: int) -> Download:
+    def answer(self, agent: int) -> Statistics:
         """Return the current download of an agent whose upload was counted before."""
         assert self.server is not None
         return self.server.answer(self.places[agent])
 
-    def get_prior(self, agent: int) -> Download | None:
-        """Return the prior of an agent at enrolment; None if there is none, or if it has uploaded before."""
-        if self.server is None or agent in self.places:
-            return None
-        position, prior = self._prior
-        if position != self.position:  # many agents may enrol between two uploads
-            prior = self.server.make_prior(agent)
-            self._prior = self.position, prior
-        return prior if prior is None else replace(prior, agent=agent)
+    def publish_prior(self, store: Store, now: float) -> None:
+        """Publish the prior of newcomers if it is due and enough agents have uploaded since the last publication."""
+        if len(self.uploaders) < self._needed or not self.publication.is_due(self.position, now):
+            return
+        prior = None if self.server is None else self.server.groups.prior_for_newcomer()
+        if prior is None:
+            return
+        last = published.load_publication(store)
+        if last == self.publication:  # otherwise another server of the store has published
+            counts = {"system_rounds": wire.coarsen(self.rounds), "agents": wire.coarsen(len(self.places))}
+            numbers = wire.pack_numbers(published.round_prior(prior, self.policy.lambda_))
+            message = wire.PriorMessage(count=0, clicks=0, rounds=0, numbers=numbers, **counts)
+            last = published.Publication(position=self.position, at=now, prior=message)
+            published.save_publication(store, last)
+        self.publication = last
+        self.uploaders.clear()
+
+    def expire_publication(self, store: Store, now: float) -> None:
+        """Withdraw the last publication a day after the first deletion of an agent whose data it may hold."""
+        last = published.load_publication(store)
+        if last.prior is not None and last.expires is None:
+            self.publication = msgspec.structs.replace(last, expires=now + published.DAY)
+            published.save_publication(store, self.publication)
+
+    def get_prior(self, agent: int, now: float) -> wire.PriorMessage | None:
+        """Return the published prior for an agent at enrolment; None if there is none, or if it has uploaded before."""
+        expires = self.publication.expires
+        is_sent = agent not in self.places and (expires is None or now < expires)
+        return self.publication.prior if is_sent else None
 
     def forget(self, agent: int, position: int) -> None:
         self.position = position
+        self.uploaders.discard(agent)
         place = self.places.pop(agent, None)
         if not self.places:
             self.server, self.agents, self.observations = None, self.agents[:0].copy(), 0
@@ -209,8 +250,7 @@ class ServerState:
 
 def describe_origin(policy: Policy, dimension: int) -> str:
     """Describe what a state depends on beside the log, as a text to compare."""
-    constants = sorted((name, str(value)) for name, value in policy.constants().items())
-    return repr((policy.name, constants, dimension))
+    return repr((policy.name, list(list_texts(policy.describe_constants()).items()), dimension))
 
 
 def replay_log(store: Store, policy: Policy, dimension: int, state: ServerState | None = None) -> ServerState:
@@ -220,6 +260,7 @@ def replay_log(store: Store, policy: Policy, dimension: int, state: ServerState 
         snapshot = store.read_snapshot()
         state = None if snapshot is None else _restore_state(snapshot, policy, dimension)
         state = state or ServerState(policy, dimension)
+        state.publication = published.load_publication(store)
     for entry in store.read_entries(after=state.position):
         try:
             state.apply(entry.upload, entry.position)
@@ -233,7 +274,11 @@ def replay_log(store: Store, policy: Policy, dimension: int, state: ServerState 
 
 def _restore_state(snapshot: Snapshot, policy: Policy, dimension: int) -> ServerState | None:
     decoded = read_state(snapshot.chunks)
-    state = ServerState.from_state(decoded, policy, dimension)
+    try:
+        state = ServerState.from_state(decoded, policy, dimension)
+    except ValueError as error:
+        log.warning("the snapshot is invalid, so the whole log is read: %s", error)
+        return None
     if state is not None and decoded["server"] is not None:
         state.row_digests = find_row_digests(decoded, snapshot.digests)
         state.names = (state.position, decoded["names"]) if "names" in decoded else None
@@ -282,5 +327,4 @@ def warm_up(policy: Policy, dimension: int) -> None:
         state.apply(upload, position)
         state.answer(upload.agent)
         state.count_group(upload.agent)
-    state.get_prior(7)
     state.forget(0, 8)

@@ -4,18 +4,15 @@ Verifying a signature and checking an upload takes longer than counting it, and 
 would contend for the interpreter lock at every request.
 """
 
-import base64
 import hmac
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import IO
 
 import msgspec
 import numpy as np
-from nacl.bindings import crypto_sign_open
-from nacl.exceptions import BadSignatureError
 
 from fedcascade.service.protocol import auth, wire
 from fedcascade.service.protocol.errors import Refused
@@ -37,12 +34,14 @@ _verdicts_decoder = msgspec.msgpack.Decoder(list[Verdict])
 def verify_exchanges(requests: Sequence[PackedExchange], dimension: int) -> list[Verdict]:
     """Verify signatures, then decode and check the uploads with valid ones."""
     verdicts: list[Verdict] = []
-    messages: dict[int, wire.UploadMessage] = {}
+    messages: dict[int, wire.UploadMessage] = {}  # by place
     for place, request in enumerate(requests):
-        *_, signature, body, media_type = request
+        key, method, path, signature, body, media_type = request
         is_signed = False
         try:
-            verify_signature(request)
+            if not hmac.compare_digest(signature.digest.encode(), auth.compute_digest(body).encode()):
+                raise auth.Unauthorised("altered", "content-digest is not that of the body")
+            auth.verify(key, method, path, signature)
             is_signed = True
             if media_type is not None:
                 message = wire.decode(body, wire.UploadMessage, media_type)
@@ -54,9 +53,16 @@ def verify_exchanges(requests: Sequence[PackedExchange], dimension: int) -> list
             verdicts.append((True, None, messages.get(place)))
         except Exception as error:
             verdicts.append((is_signed, describe_refusal(error), None))
-    for place in find_impossible(messages, dimension):
+    if not messages:
+        return verdicts
+    uploads = messages.values()
+    joined = bytearray().join(upload.numbers for upload in uploads)  # writable, as compiled functions expect
+    numbers = np.frombuffer(joined, "<f8").reshape(len(messages), wire.count_numbers(dimension))
+    counts = np.array([(upload.count, upload.clicks, upload.rounds) for upload in uploads], np.int64)
+    for place, is_possible in zip(messages, are_possible(numbers, counts).tolist(), strict=True):
         try:
-            check_message(messages[place], dimension)
+            if not is_possible:
+                check_message(messages[place], dimension)
         except Exception as error:
             verdicts[place] = True, describe_refusal(error), None
     return verdicts
@@ -68,30 +74,6 @@ def describe_refusal(error: Exception) -> tuple[int, str, str]:
         return error.status, error.reason, error.detail
     log.error("a request cannot be verified", exc_info=error)
     return 500, "failed", "this request could not be read"
-
-
-def verify_signature(request: PackedExchange) -> None:
-    """Refuse a request without a valid signature of its agent."""
-    key, method, path, signature, body, _ = request
-    if not hmac.compare_digest(signature.digest.encode(), auth.compute_digest(body).encode()):
-        raise auth.Unauthorised("altered", "content-digest is not that of the body")
-    base = auth.build_signature_base(method, path, signature)
-    try:
-        crypto_sign_open(base64.b64decode(signature.signature) + base, key)
-    except BadSignatureError:
-        raise auth.Unauthorised("unrecognised", auth.UNRECOGNISED) from None
-
-
-def find_impossible(messages: Mapping[int, wire.UploadMessage], dimension: int) -> list[int]:
-    """Return the keys of uploads that no data can produce, in one compiled call."""
-    if not messages:
-        return []
-    uploads = messages.values()
-    body = bytearray().join(upload.numbers for upload in uploads)  # writable, as compiled functions expect
-    numbers = np.frombuffer(body, "<f8").reshape(len(messages), wire.count_numbers(dimension))
-    counts = np.array([(upload.count, upload.clicks, upload.rounds) for upload in uploads], np.int64)
-    verdicts = are_possible(numbers, counts).tolist()
-    return [place for place, is_possible in zip(messages, verdicts, strict=True) if not is_possible]
 
 
 def check_message(message: wire.UploadMessage, dimension: int) -> None:

@@ -75,6 +75,7 @@ def warm_store(store: Store, warm: WarmStart, policy: Policy, dimension: int, no
         except Refused as refusal:
             raise ValueError(f"cannot start from {warm.path}: {refusal}") from None
         store.append(state.position, upload)
+    state.publish_prior(store, now)
     save_snapshot(store, state)
     store.set_setting(WARM, warm.digest)
     detail = f"{len(agents)} users, {state.observations} observations"

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -69,10 +69,11 @@ class Writer:
         self.healthy = True
         self.taken_over: TakenOver | None = None
         self.identities: dict[int, Identity] = {}  # of agents that have sent exchanges
-        self.check: Check = lambda _: None  # of exchanges with valid signatures; it may raise ``Refused``
+        self.checks: list[Check] = []  # of exchanges with valid signatures; they may raise ``Refused``
         self._require_tenure = require_tenure
+        self.turn: AbstractContextManager[None] = nullcontext()  # taken for each batch, if tenants share the process
         self._policy, self._dimension, self._batch = policy, dimension, batch
-        self._queue: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()
+        self.queue: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()  # None ends the thread
         self._snapshots = SnapshotSchedule(snapshot_every)
         self.verifier = verifier or SignatureVerifier(dimension)
         self._journal = JournalWriter(self.clock)
@@ -90,26 +91,20 @@ class Writer:
     def submit(self, job: Job[Result]) -> "Future[Result]":
         """Run a job in the next transaction; the future completes when that is durable."""
         future: Future[Result] = Future()
-        self._queue.put(PendingJob(job, partial(settle_future, future)))
+        self.queue.put(PendingJob(job, partial(settle_future, future)))
         return future
 
-    def start(self, pending: Pending) -> None:
-        """Run a job in the next transaction and deliver its result to this event loop; raise if the writer is stuck."""
-        trouble = self.find_trouble()
-        if trouble is not None:
-            raise Unavailable(trouble)
-        pending.loop = asyncio.get_running_loop()
-        self._queue.put(pending)
+    async def wait_for(self, pending: PendingKind, start: Callable[[PendingKind], None]) -> Any:
+        """Start a job, wait until its transaction is durable, and return its result.
 
-    async def wait_for(self, pending: PendingKind, start: Callable[[PendingKind], None] | None = None) -> Any:
-        """Run a job in the next transaction, wait until that is durable, and return its result.
-
-        Raise ``Unavailable`` if it takes too long; the job may still run, so it must be safe to repeat. ``start``
-        replaces the writer's ``start``.
+        Raise ``Unavailable`` if it takes too long; the job may still run, so it must be safe to repeat. ``start`` puts
+        it into the queue.
         """
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.require_progress()
+        pending.loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = pending.loop.create_future()
         pending.deliver = partial(settle_future, future)
-        (start or self.start)(pending)
+        start(pending)
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 return await future
@@ -119,8 +114,14 @@ class Writer:
             del future  # breaks the cycle of frame, future and exception
 
     async def run(self, job: Job[Result]) -> Result:
-        result: Result = await self.wait_for(PendingJob(job))
+        result: Result = await self.wait_for(PendingJob(job), self.queue.put)
         return result
+
+    def require_progress(self) -> None:
+        """Raise ``Unavailable`` if the writer makes no progress."""
+        trouble = self.find_trouble()
+        if trouble is not None:
+            raise Unavailable(trouble)
 
     def find_trouble(self) -> str | None:
         """Return why the writer makes no progress, for ``/healthz``; None if it does."""
@@ -131,11 +132,11 @@ class Writer:
 
     @property
     def waiting(self) -> int:
-        return self._queue.qsize()
+        return self.queue.qsize()
 
     def close(self) -> None:
         """Finish waiting jobs, save a snapshot and close the store; interrupt it if it does not answer."""
-        self._queue.put(None)
+        self.queue.put(None)
         self._thread.join(FINISH_SECONDS)
         if self._thread.is_alive() and (store := self._store) is not None:
             store.interrupt()
@@ -150,27 +151,26 @@ class Writer:
             gathered, is_last = self._gather(wait=not admitted)
             self._busy_since = time.monotonic()
             self.verifier.submit([pending for pending in gathered if isinstance(pending, Exchange)])
-            if admitted:
-                self._write(admitted)
-            elif not gathered and self._snapshots.is_busy:
-                self._commit([])
+            if admitted or (not gathered and self._snapshots.is_busy):
+                with self.turn:
+                    self._commit(admitted)
             if self._store is not None:
                 self._store.run_maintenance()
             admitted = self._admit(gathered)
         if admitted:
-            self._write(admitted)
+            self._commit(admitted)
         self._finish()
 
     def _gather(self, *, wait: bool) -> tuple[list[Pending], bool]:
         """Take a batch from the queue and look up the agents of exchanges; return also whether it is the last one."""
         batch: list[Pending] = []
         trouble: Exception | None = None  # of reading agents; one try is enough for a batch
-        most = min(self._batch, max(SMALLEST_BATCH, self._queue.qsize() // 2))
+        most = min(self._batch, max(SMALLEST_BATCH, self.queue.qsize() // 2))
         with suppress(queue.Empty):
             while len(batch) < most:
                 is_first = wait and not batch and trouble is None
                 timeout = 0.02 if is_first and self._snapshots.is_busy else None
-                pending = self._queue.get(block=is_first, timeout=timeout)
+                pending = self.queue.get(block=is_first, timeout=timeout)
                 if pending is None:
                     return batch, True
                 if is_first:
@@ -181,8 +181,8 @@ class Writer:
                         pending.identity = self.identities.get(agent) or self._load_identity(agent, trouble)
                     batch.append(pending)
                 except Exception as error:
-                    trouble = trouble or self._recover(error)
-                    report([pending], [trouble])
+                    pending.result = trouble = trouble or self._recover(error)
+                    report([pending])
         return batch, False
 
     def _load_identity(self, agent: int, trouble: Exception | None) -> Identity:
@@ -206,28 +206,20 @@ class Writer:
         for pending in gathered:
             try:
                 if isinstance(pending, Exchange):
-                    if pending.is_signed:
-                        self.check(pending.signature)
+                    for check in self.checks if pending.is_signed else ():
+                        check(pending.signature)
                     if pending.refusal is not None:
                         status, reason, detail = pending.refusal
                         raise Refused(status, reason, detail, retry_after=1.0 if status == 503 else None)
                 admitted.append(pending)
             except Exception as error:
-                report([pending], [error])
+                pending.result = error
+                report([pending])
         return admitted
 
-    def _write(self, batch: list[Pending]) -> None:
-        """Commit a batch and report it; if a job fails, run each job alone."""
-        results, error = self._commit(batch)
-        if error is None or len(batch) == 1 or isinstance(error, Unavailable):
-            report(batch, results or [error] * len(batch))
-        else:
-            for pending in batch:
-                self._write([pending])
-
-    def _commit(self, batch: list[Pending]) -> tuple[list[Any] | None, BaseException | None]:
-        """Run a batch in one transaction; return the result of each job, or the error that undid all."""
-        results: list[Any] = []
+    def _commit(self, batch: list[Pending]) -> None:
+        """Run a batch in one transaction, then report it; if a job fails, run each job alone."""
+        failure: Exception | None = None
         try:
             store, state = self._prepare()
             uploads = [pending for pending in batch if isinstance(pending, Exchange) and pending.upload is not None]
@@ -238,9 +230,9 @@ class Writer:
                 start = state.position
                 for pending in batch:
                     try:
-                        results.append(pending.run(store, state))
+                        pending.result = pending.run(store, state)
                     except Refused as refusal:  # the transaction continues: jobs refuse before they change anything
-                        results.append(refusal)
+                        pending.result = refusal
                 self._journal.write(store, state, start)
                 rewritten = store.find_head().rewritten
                 self._snapshots.advance(store, state, rewritten)
@@ -248,8 +240,14 @@ class Writer:
                 self._purged = rewritten
             self.healthy = True
         except Exception as error:
-            return None, self._recover(error)
-        return results, None
+            failure = self._recover(error)
+        if failure is not None and len(batch) > 1 and not isinstance(failure, Unavailable):
+            for pending in batch:
+                self._commit([pending])
+            return
+        for pending in batch if failure is not None else ():
+            pending.result = failure
+        report(batch)
 
     def _prepare(self) -> tuple[Store, ServerState]:
         """Open the store and read the state, unless both are there."""

@@ -5,12 +5,14 @@ value a function from the URL to a ``Store``.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedcascade.checks import require
 from fedcascade.plugins import get_plugin, list_plugins
 from fedcascade.service.store.contract import Store
+from fedcascade.service.store.sql import MIGRATIONS
+from fedcascade.service.store.sql_store import SqlStore
 from fedcascade.service.store.sqlite import open_sqlite
 
 Opener = Callable[[str], Store]
@@ -44,18 +46,34 @@ def open_existing(url: str) -> Store:
     return open_store(url)
 
 
-def _open_sqlite(url: str) -> Store:
+def open_unmigrated(url: str) -> SqlStore | None:
+    """Open a store and leave its tables as they are; return None for a new store and for one of another package."""
+    scheme, _, path = url.partition("://")
+    if scheme not in OPENERS or (scheme == "sqlite" and not Path(path[1:]).exists()):
+        return None
+    store = OPENERS[scheme](url, None)
+    if store.find_version():
+        return store
+    store.close()
+    return None
+
+
+def _open_sqlite(url: str, migrations: Sequence[str] | None = MIGRATIONS) -> SqlStore:
     path = url.removeprefix("sqlite://")
     require(path.startswith("/") and len(path) > 1, f"a SQLite store must look like sqlite:///file.db, got '{url}'")
-    return open_sqlite(path[1:])
+    return open_sqlite(path[1:], migrations)
 
 
-def _open_postgres(url: str) -> Store:
+def _open_postgres(url: str, migrations: Sequence[str] | None = MIGRATIONS) -> SqlStore:
     try:
         from fedcascade.service.store.postgres import open_postgres  # here, because psycopg is an extra
     except ImportError:
         raise ValueError("PostgreSQL needs psycopg: pip install 'fedcascade[postgres]'") from None
-    return open_postgres(url)
+    return open_postgres(url, migrations)
 
 
-OPENERS: dict[str, Opener] = {"sqlite": _open_sqlite, "postgresql": _open_postgres, "postgres": _open_postgres}
+OPENERS: dict[str, Callable[..., SqlStore]] = {
+    "sqlite": _open_sqlite,
+    "postgresql": _open_postgres,
+    "postgres": _open_postgres,
+}

@@ -4,6 +4,7 @@ All waits have time limits. Sessions hold no prepared statements, settings or lo
 such as PgBouncer may use another connection for each transaction.
 """
 
+import re
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any, ClassVar
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from fedcascade.checks import require
 from fedcascade.service.store.sql import EXPORT_ROWS, MIGRATIONS
 from fedcascade.service.store.sql_store import SqlStore
 
@@ -161,18 +163,26 @@ def build_begin(patience: Patience) -> str:
     kept = "CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END"
     durable = f"set_config('synchronous_commit', {kept}, true)"
     message = "pg_logical_emit_message(true, 'fedcascade', '')"
-    turn = f"SELECT pg_advisory_xact_lock({LOCK}), {durable}, {message}"
+    # A lock for each schema of a tenant: they do not wait for each other.
+    schema = "CASE WHEN left(current_schema(), 7) = 'tenant_' THEN hashtext(current_schema())::bigint ELSE 0 END"
+    turn = f"SELECT pg_advisory_xact_lock({LOCK} + {schema}), {durable}, {message}"
     return "; ".join(["BEGIN", *settings, "SET LOCAL client_min_messages = warning", turn])
 
 
 def open_postgres(
-    url: str, migrations: Sequence[str] = MIGRATIONS, *, patience: Patience | None = None
+    url: str, migrations: Sequence[str] | None = MIGRATIONS, *, patience: Patience | None = None
 ) -> PostgresStore:
-    """Connect to the primary of the hosts in the URL, and migrate the database."""
+    """Connect to the primary of the hosts in the URL, and migrate the database unless ``migrations`` is None."""
     patience = patience or Patience()
     try:
         address = make_conninfo("", **({"connect_timeout": patience.connect} | CONNECTION | conninfo_to_dict(url)))
         connection = BoundedConnection.connect(address, autocommit=True, prepare_threshold=None)
+        schema = re.search(r"search_path=(tenant_\w+)", str(conninfo_to_dict(address).get("options") or ""))
+        if schema is not None and migrations is not None:
+            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema[1]}")
+            [current] = connection.execute("SELECT current_schema()").fetchone() or [None]
+            advice = "a pooler may drop it; connect to PostgreSQL itself, or give the tenant a store of its own"
+            require(current == schema[1], f"the connection ignores search_path={schema[1]}: {advice}")
         store = PostgresStore(connection, patience).prepare(migrations)
     except psycopg.Error as error:
         reason = " ".join(str(error).split())

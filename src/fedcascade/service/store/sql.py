@@ -129,16 +129,24 @@ class SqlDatabase:
     def close(self) -> None:
         self.connection.close()
 
-    def prepare(self, migrations: Sequence[str]) -> Self:
-        """Set up the connection and migrate the database; close the connection if that fails."""
+    def prepare(self, migrations: Sequence[str] | None) -> Self:
+        """Set up the connection and migrate the database, unless ``migrations`` is None; close it if that fails."""
         try:
             for statement in self.on_connect:
                 self.run(statement)
-            self._migrate(migrations)
+            if migrations is not None:
+                self._migrate(migrations)
         except BaseException:
             self.close()
             raise
         return self
+
+    def find_version(self) -> int:
+        """Return the number of the last migration; 0 if there was none."""
+        try:
+            return int(self.fetch_row("SELECT coalesce(max(number), 0) FROM migration")[0])
+        except self.failures:
+            return 0
 
     def _migrate(self, migrations: Sequence[str]) -> None:
         """Run the missing migrations; refuse a database of a newer version."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from fedcascade.checks import require
 from fedcascade.federation.messages import Cause, Upload
+from fedcascade.learning.statistics import Statistics
 from fedcascade.service.protocol.wire import pack_numbers, unpack_statistics
 from fedcascade.service.store.chain import (
     GENESIS,
@@ -374,9 +375,14 @@ def _build_marks(rows: int, columns: int) -> str:
 
 def _decode_entry(row: Sequence[Any]) -> LogEntry:
     position, agent, sequence, cause, count, clicks, rounds, numbers, nonce = row
-    statistics = unpack_statistics(numbers, (count, clicks, rounds), _derive_dimension(len(numbers)))
+    statistics = unpack_row(numbers, count, clicks, rounds)
     upload = Upload(agent=agent, sequence=sequence, cause=Cause(cause), statistics=statistics)
     return LogEntry(position=position, upload=upload, nonce=bytes(nonce))
+
+
+def unpack_row(numbers: bytes, count: int, clicks: int, rounds: int) -> Statistics:
+    """Return the statistics in the columns of an upload."""
+    return unpack_statistics(numbers, (count, clicks, rounds), _derive_dimension(len(numbers)))
 
 
 @cache

@@ -170,6 +170,16 @@ class SqlStore(SqlUploadLog, SqlIdentities, SqlSnapshots, SqlAuditLog):
             for columns, rows in self.read_table(table):
                 yield table, columns, rows
 
+    def read_agent(self, agent: int) -> dict[str, list[dict[str, Any]]]:
+        """Read every row about an agent, by table."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        with self.read_transaction():
+            for table in ("agent", "upload", "journal", "move", "nonce", "audit"):
+                cursor = self.run(f"SELECT * FROM {table} WHERE {'id' if table == 'agent' else 'agent'} = ?", agent)
+                columns = [column[0] for column in cursor.description]
+                found[table] = [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
+        return found
+
     def is_unused(self) -> bool:
         """Return whether the store has no agents, events and actions."""
         return not any(self.fetch_row(f"SELECT count(*) FROM {table}")[0] for table in ("agent", "event", "audit"))

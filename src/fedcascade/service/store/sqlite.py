@@ -84,10 +84,13 @@ def checkpoint(path: str) -> None:
             connection.execute(CHECKPOINT)
 
 
-def open_sqlite(path: str, migrations: Sequence[str] = MIGRATIONS) -> SqliteStore:
-    """Open, create or migrate a database; refuse a file that is damaged, empty or of another program."""
+def open_sqlite(path: str, migrations: Sequence[str] | None = MIGRATIONS) -> SqliteStore:
+    """Open, create or migrate a database; refuse a file that is damaged, empty or of another program.
+
+    With None as ``migrations`` the file must exist, and stays as it is.
+    """
     try:
-        if not Path(path).exists():
+        if migrations is not None and not Path(path).exists():
             _create(path, migrations)
         check_file(path)
     except OSError as error:
@@ -95,7 +98,7 @@ def open_sqlite(path: str, migrations: Sequence[str] = MIGRATIONS) -> SqliteStor
     return _connect(path, migrations)
 
 
-def _connect(path: str, migrations: Sequence[str]) -> SqliteStore:
+def _connect(path: str, migrations: Sequence[str] | None) -> SqliteStore:
     connection = sqlite3.connect(
         path, timeout=10.0, isolation_level=None, check_same_thread=False, cached_statements=512
     )
@@ -138,7 +141,7 @@ def _require_own_tables(connection: sqlite3.Connection, path: str) -> None:
     tables = {name for [name] in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if tables and "migration" not in tables:
         connection.close()
-        owner = "an agent" if "outbox" in tables else "another program"
+        owner = "an agent" if "pool_agent" in tables or "outbox" in tables else "another program"
         raise ValueError(f"'{path}' is the database of {owner}, not a server's store: name another file")
 
 

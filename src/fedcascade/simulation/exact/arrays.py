@@ -20,13 +20,6 @@ LOG_DET, BETA, SQUARED_WIDTHS, BOUND_WIDTH = 0, 1, 2, 3  # indices into AgentSta
 EXAMINED, CLICKS, ROUNDS, ARRIVALS = 0, 1, 2, 3  # indices into AgentState.counts
 
 
-class ItemCache(NamedTuple):
-    """Items of recent rounds, shared by runs on one thread; round t is in row t modulo the number of rows."""
-
-    rounds: NDArray[np.int64]  # of each row, or 0
-    steps: NDArray[np.int16]  # per row, the memory of ``Scratch.columns`` in steps of the grid
-
-
 class CompiledEnvironment(NamedTuple):
     """An environment of clustered users as arrays and numbers."""
 
@@ -37,7 +30,6 @@ class CompiledEnvironment(NamedTuple):
     thetas: NDArray[np.float64]
     catalogue: NDArray[np.float32]  # one column per item; without columns, items are random
     categories: int  # number of item categories
-    cache: ItemCache
     behaviour: CompiledBehaviour | None = None  # click model; None is the cascade
     link: Logistic | None = None  # maps <theta, x> to a probability; None clips it
 

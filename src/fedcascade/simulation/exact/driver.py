@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.federation.messages import Cause, Download, Upload
+from fedcascade.federation.messages import Cause, Downloads, Upload
 from fedcascade.federation.own_data import OwnData
 from fedcascade.federation.own_data_keeper import OwnDataKeeper, make_policy_data
 from fedcascade.federation.warm_start import check_warm_start, feed_server
@@ -66,7 +66,7 @@ class ExchangeDriver:
                 self._keep_own_data(user, self.own_data).restart(sums[user])
         self.receive(downloads)
 
-    def run_exchange(self, round_: int, agent: int, cause: Cause, fetched: tuple[Download, ...] = ()) -> None:
+    def run_exchange(self, round_: int, agent: int, cause: Cause, fetched: Downloads = ()) -> None:
         """Upload the buffer of an agent and apply all downloads; ``fetched`` are those from before the round."""
         upload = self._upload(agent, cause)
         uploads = (upload, *(self._upload(collected, cause) for collected in self.server.agents_to_collect(upload)))
@@ -107,20 +107,20 @@ class ExchangeDriver:
             self.server.groups.set_true_cluster(agent, cluster)
             self.run_exchange(round_, agent, Cause.CHANGE)
 
-    def receive(self, downloads: tuple[Download, ...]) -> None:
+    def receive(self, downloads: Downloads) -> None:
         """Apply downloads to their agents."""
         if self.own_data is not None:
             nothing = Statistics.zero(self.problem.dimension)  # the buffer after an upload
-            for download in downloads:
-                keeper = self._keep_own_data(download.agent, self.own_data)
-                believed = keeper.receive(download.statistics, nothing)
-                self.load_ridge(download.agent, Ridge(believed, self.policy.lambda_), keeper.deviation)
+            for agent, statistics in downloads:
+                keeper = self._keep_own_data(agent, self.own_data)
+                believed = keeper.receive(statistics, nothing)
+                self.load_ridge(agent, Ridge(believed, self.policy.lambda_), keeper.deviation)
             return
         ridges: dict[int, Ridge] = {}  # agents of one group get the same statistics
-        for download in downloads:
-            key = id(download.statistics)
-            ridges[key] = ridges.get(key) or Ridge(download.statistics, self.policy.lambda_)
-            self.load_ridge(download.agent, ridges[key])
+        for agent, statistics in downloads:
+            key = id(statistics)
+            ridges[key] = ridges.get(key) or Ridge(statistics, self.policy.lambda_)
+            self.load_ridge(agent, ridges[key])
 
     def load_ridge(self, agent: int, ridge: Ridge, deviation: float = 1.0) -> None:
         """Set the ridge with which an agent decides; ``deviation`` multiplies beta."""

@@ -82,7 +82,7 @@ class EventDrivenEngine:
         if has_news:  # apply these before any agent plays on
             self.settle(before)
             self.driver.report_changes(first, changes)
-            self.driver.receive(tuple(map(self.driver.server.answer, newcomers)))
+            self.driver.receive(tuple((agent, self.driver.server.answer(agent)) for agent in newcomers))
             before = now
         waiting = before.window.upload_round[present] > 0
         free, late = Task(now, present[~waiting]), Task(now, present[waiting])

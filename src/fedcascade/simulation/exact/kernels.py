@@ -17,7 +17,6 @@ from fedcascade.federation.trust import CompiledTrust, is_due, weigh_others
 from fedcascade.learning.confidence import compute_beta
 from fedcascade.learning.discounts import add_listed
 from fedcascade.numerics import linear, streams
-from fedcascade.numerics.grid import GRID, PER_UNIT
 from fedcascade.numerics.jit import fetch_and_increment, jit_inline, jit_no_refcount
 from fedcascade.simulation.exact import arrays
 from fedcascade.simulation.exact.arrays import (
@@ -32,7 +31,6 @@ from fedcascade.simulation.exact.ranking import compute_best_reward, compute_mea
 from fedcascade.simulation.exact.screening import Indices, Scratch, load_decision, screen_items
 
 STEADY, WEIGHED, CHANGED = 0, 1, 2  # results of follow_user
-_STEP = np.float32(GRID)
 
 
 @jit_no_refcount
@@ -222,24 +220,10 @@ def choose_list(
 
 @jit_inline
 def draw_items(environment: CompiledEnvironment, scratch: Scratch, t: int) -> int:
-    """Fill ``scratch.columns`` with the items of a round, drawn or cached; return their number."""
-    seed, cache = environment.seed, environment.cache
-    columns = scratch.columns[: scratch.listed_features.shape[1]]
-    items = draws.count_items(seed, t, environment.fewest_items, environment.most_items)
-    if cache.rounds.size == 0:
-        draws.draw_items_into(seed, t, columns, environment.lifted, environment.catalogue, scratch.draft)
-        return items
-    row = t % cache.rounds.size
-    steps = cache.steps[row]
-    if cache.rounds[row] == t:
-        for place in range(steps.size):
-            scratch.flat_columns[place] = np.float32(steps[place]) * _STEP
-    else:
-        draws.draw_items_into(seed, t, columns, environment.lifted, environment.catalogue, scratch.draft)
-        cache.rounds[row] = t
-        for place in range(steps.size):
-            steps[place] = np.int16(scratch.flat_columns[place] * PER_UNIT)
-    return items
+    """Fill ``scratch.columns`` with the items of a round; return their number."""
+    seed, columns = environment.seed, scratch.columns[: scratch.listed_features.shape[1]]
+    draws.draw_items_into(seed, t, columns, environment.lifted, environment.catalogue, scratch.draft)
+    return draws.count_items(seed, t, environment.fewest_items, environment.most_items)
 
 
 @jit_inline

@@ -63,7 +63,6 @@ def _lower_clustered(environment: Clustered) -> arrays.CompiledEnvironment:
         thetas=environment.thetas,
         catalogue=environment.catalogue,
         categories=environment.categories,
-        cache=arrays.ItemCache(np.zeros(0, np.int64), np.zeros((0, 0), np.int16)),
         behaviour=None if behaviour is None else behaviour.compile(environment.most_items),
         link=environment.link,
     )

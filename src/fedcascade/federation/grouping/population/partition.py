@@ -9,13 +9,14 @@ An answer excludes the asker's own data from the groups. The mixture is matched 
 v C^-1 - lambda I and moment v C^-1 c. The asker's own data are added to that.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from fedcascade.checks import whole_numbers
+from fedcascade.checks import require, whole_numbers
 from fedcascade.constants import Part, constant
 from fedcascade.federation.grouping.partition import Labels, Partition
 from fedcascade.federation.grouping.population.fit import fit_population
@@ -26,6 +27,7 @@ from fedcascade.federation.grouping.population.groups import (
     VisitRule,
     add_upload,
     answer_user,
+    copy_groups,
     label_user,
     make_groups,
     measure_groups,
@@ -37,11 +39,13 @@ from fedcascade.federation.grouping.population.proposals import (
     estimate_users,
     move_users,
     predict_users,
+    score_users,
     try_groups,
 )
-from fedcascade.federation.holdings import Holdings, append_zeros, drop_row
+from fedcascade.federation.holdings import Holdings, append_zeros, drop_row, require_places
 from fedcascade.learning.noise import MIN_NOISE, estimate_noise
-from fedcascade.learning.statistics import Statistics
+from fedcascade.learning.ridge import compute_log_det
+from fedcascade.learning.statistics import LARGEST_TOTAL, Statistics
 from fedcascade.numerics import streams
 from fedcascade.numerics.linear import Matrix, Vector
 
@@ -53,10 +57,12 @@ USERS_PER_PROPOSAL = 40  # users for each proposed group
 MAX_PROPOSALS = 16  # groups proposed at a time
 LARGE_GROUP = 0.25  # share of the active agents from which on a group's members may form new groups
 MIN_GAIN_DEVIATIONS = 4.0  # keep proposed groups if their gain exceeds 4 standard deviations
-MIN_GAIN_PER_USER = 0.25  # and this log-likelihood per user
+MIN_GAIN_PER_USER = 0.1  # and this log-likelihood per user
+NARROWINGS = (1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 64)  # of T, in populations that proposed groups have to beat
 PROPOSAL_SWEEPS = 6  # visits of each user that refine proposed groups
 COVARIANCE_WIDENING = 8.0  # answers widen T by 1 + 8 d^2 / observations, up to a trace of 1
 NO_AGENT = -1
+MIN_VARIANCE, MAX_SCALE = 1e-12, 1e3  # of a restored population: thetas have lengths of about 1
 # Attributes that outlive a process.
 PER_AGENT = ("labels", "regrouped", "responsibilities", "shares", "click_rates", "active_index", "counts")
 MODEL = ("group", "mean", "covariance", "uncertainty", "variance")
@@ -80,6 +86,7 @@ class PopulationPartition(Partition):
     """Groups, responsibilities of each user, and the population's mean and covariance."""
 
     state_names: ClassVar[tuple[str, ...]] = (*PER_AGENT, *MODEL, *COUNTERS, "pools", "active", *LAST_ANSWER)
+    free_names: ClassVar[tuple[str, ...]] = ("pools", "active")
 
     def __init__(self, rule: Population, holdings: Holdings) -> None:
         agents, d = len(holdings), holdings.dimension
@@ -115,6 +122,45 @@ class PopulationPartition(Partition):
         super().load_state(state)
         self.group = Groups(*self.group)
         self.base = make_gaussian(self.mean, self.covariance, self.variance)
+
+    def check_state(self) -> None:
+        """Raise ValueError unless memberships, sums and the population could be those of a server."""
+        agents, rows, index = self.labels.size, self.responsibilities, self.active_index
+        is_list = self.active.ndim == 1 and self.active.dtype == np.int64 and not self.pools
+        require(is_list, "groups.active must be a list of agents, and groups.pools empty")
+        require_places("groups.labels", self.labels, self.rule.slots + agents)
+        require_places("groups.active", self.active, agents)
+        require_places("groups.active_index", index, self.active.size, NO_AGENT)
+        require_places("groups.last_asker", np.array([self.last_asker]), agents, NO_AGENT)
+        places = np.full(agents, NO_AGENT)
+        places[self.active] = np.arange(self.active.size)
+        require(np.array_equal(places, index), "groups.active and groups.active_index must agree")
+        is_share = rows.min(initial=0.0) >= 0.0 and rows.sum(axis=1).max(initial=0.0) <= 1.001
+        require(bool(is_share and not rows[index == NO_AGENT].any()), "groups.responsibilities must be probabilities")
+        for name, values, least in (("shares", self.shares, 1e-12), ("click_rates", self.click_rates, 0.0)):
+            require(bool((values >= least).all() and (values <= 1.0).all()), f"groups.{name} must be in {least:g}..1")
+        bits = [min(63, int(count).bit_length()) for count in self.counts[self.active]]
+        sizes = np.bincount(np.array(bits, np.int64), minlength=64)
+        are_sums = self.observed == self.counts.sum() and np.array_equal(sizes, self.count_bits)
+        require(bool(are_sums and self.counts.min(initial=0) >= 0), "groups.counts must agree with their sums")
+        require(min(self.visited, self.uploads, self.next_fit, self.fits) >= 0, "groups must not count below 0")
+        self._check_model()
+
+    def _check_model(self) -> None:
+        """Raise ValueError unless mean, covariance and groups have densities."""
+        require(MIN_NOISE <= self.variance <= 0.25, f"groups.variance must be in {MIN_NOISE}..0.25")
+        group = copy_groups(self.group)
+        measure_groups(group, self.base, self.work)
+        for matrix in (self.covariance, self.uncertainty, self.outside, self.last_answer.gram):
+            shift = self.holdings.lambda_ if matrix is self.last_answer.gram else MIN_VARIANCE
+            require(math.isfinite(compute_log_det(matrix, shift)), "groups must have covariances of full rank")
+        largest = max(float(np.abs(self.mean).max()), float(np.abs(self.outside).max()))
+        is_density = math.isfinite(self.base.log_det) and largest <= MAX_SCALE
+        require(is_density, f"groups.covariance must be positive definite, and numbers at most {MAX_SCALE:g}")
+        are_counted = np.array_equal(np.count_nonzero(self.responsibilities, axis=0), group.members)
+        are_positive = group.size.min() >= -1e-6 and group.weight.min() >= 0.0
+        is_sound = are_counted and are_positive and np.isfinite(group.evidence).all()
+        require(bool(is_sound), "groups.group must count its members, with sizes and weights >= 0")
 
     def __len__(self) -> int:
         return int(np.unique(self.labels).size)
@@ -180,9 +226,12 @@ class PopulationPartition(Partition):
 
     @property
     def limit(self) -> float:
-        """Most observations of one agent that count: a multiple of the median, rounded up to a power of 2."""
+        """Most observations of one agent that count: a multiple of the median, rounded up to a power of 2.
+
+        All agents together count at most ``LARGEST_TOTAL`` / 2, so that sums stay exact enough however many upload.
+        """
         median = int(np.argmax(2 * np.cumsum(self.count_bits) >= self.active.size))
-        return float(self.guard.max_weight * 2.0**median)
+        return min(float(self.guard.max_weight * 2.0**median), LARGEST_TOTAL / (2.0 * max(1, self.active.size)))
 
     def _merge_group(self, slot: int) -> None:
         """Merge a group with the one whose merge gains most evidence, if any does."""
@@ -203,11 +252,14 @@ class PopulationPartition(Partition):
 
     def _fit_population(self) -> None:
         """Refit mean and covariance of the population, and the variance of a click."""
+        d = self.mean.size
+        # After a deletion, nothing of the deleted agent may enter the fit.
+        start = (self.mean, self.covariance) if self.next_fit else (np.zeros(d), np.eye(d) / d)
         self.next_fit = int(max(FIT_GROWTH * self.uploads, self.uploads + FIT_UPLOADS))
         self.fits += 1
         rate = float(self.click_rates[self.active].mean())
         self.variance = max(MIN_NOISE, rate * (1.0 - rate))
-        base = make_gaussian(self.mean, self.covariance, self.variance)
+        base = make_gaussian(*start, self.variance)
         chosen = self._sample(self.active)
         self.base, self.uncertainty = fit_population(self._view_users(), chosen, base, self.work)
         self.mean, self.covariance = self.base.mean, self.base.covariance
@@ -233,10 +285,23 @@ class PopulationPartition(Partition):
         rows = np.zeros((unassigned.size, count))
         sums = held.gram[unassigned], held.moment[unassigned], held.count[unassigned]
         chosen = Users(*sums, rows, self.shares[unassigned], labels.copy())
-        present = predict_users(self.group, self._view_users(), unassigned, self.active.size, self.base, self.work)
+        present = self._predict_without_groups(unassigned)
         gain, deviation = try_groups(chosen, labels, present, PROPOSAL_SWEEPS, self.base, self.work)
         if gain > max(MIN_GAIN_DEVIATIONS * deviation, MIN_GAIN_PER_USER * unassigned.size):
             move_users(self.group, self._view_users(), unassigned, free[:count], rows, self.base, self.work)
+
+    def _predict_without_groups(self, chosen: Labels) -> Vector:
+        """Return the log-likelihood of each user under the present model or a narrower population, the best of them.
+
+        T starts wide and narrows slowly where clicks are rare. Groups are narrow from the start, which must not count
+        in their favour.
+        """
+        users, active = self._view_users(), self.active.size
+        scores = [predict_users(self.group, users, chosen, active, self.base, self.work)]
+        for factor in NARROWINGS:
+            narrow = make_gaussian(self.mean, factor * self.covariance, self.variance)
+            scores.append(score_users(users, chosen, narrow, self.work))
+        return max(scores, key=np.sum)
 
     def _build_answer(self, agent: int, mean: Vector, covariance: Matrix) -> Statistics:
         """Convert a Gaussian to statistics, and add the agent's own data."""

@@ -106,6 +106,16 @@ def predict_users(
 
 
 @jit
+def score_users(users: Users, chosen: Indices, base: Gaussian, work: Workspace) -> Vector:
+    """Return the log-likelihood of each chosen user's data under the population alone."""
+    scores = np.empty(chosen.size)
+    for place in range(chosen.size):
+        gram, moment = users.gram[chosen[place]], users.moment[chosen[place]]
+        scores[place] = measure_evidence(gram, moment, 0.0, gram, moment, base, work)
+    return scores
+
+
+@jit
 def try_groups(
     users: Users, labels: Indices, present: Vector, sweeps: int, base: Gaussian, work: Workspace
 ) -> tuple[float, float]:

@@ -2,7 +2,7 @@
 
 import { createSvg, formatCount, formatNumber } from "./format.js";
 import { startChart } from "./chart-primitives.js";
-import { getColour, listClusters } from "./page-state.js";
+import { getColour, hasNoGroups, listClusters } from "./page-state.js";
 
 const DOT = 15;
 const SPACING = DOT * 1.48;
@@ -26,17 +26,17 @@ export function createClusterChart(element, visitor = () => null) {
     return [width, height];
   }
 
-  function draw(state, label) {
+  function draw(state, label, truth = null) {
     const [width, height] = prepare();
     drawing.setAttribute("aria-label", label);
     const circles = arrange(listClusters(state), places, width / height);
     const fit = fitInto(circles, width, height);
     for (const circle of circles) {
-      const colour = getColour(state, circle.cluster), alone = circle.size === 1;
+      const colour = truth ? 0 : getColour(state, circle.cluster), alone = circle.size === 1;
       if (!alone) drawHull(`hull ${circle.cluster}`, fit, circle, colour);
       circle.agents.forEach((agent, order) => {
         const [dx, dy] = circle.seats[order];
-        drawDot(agent, fit.x(circle.x + dx), fit.y(circle.y + dy), fit.scale, colour, circle);
+        drawDot(agent, fit.x(circle.x + dx), fit.y(circle.y + dy), fit.scale, colour, circle, truth?.get(agent) ?? null);
       });
     }
     removeAbsent(circles);
@@ -57,20 +57,22 @@ export function createClusterChart(element, visitor = () => null) {
     node.circle = circle;
   }
 
-  function drawDot(agent, x, y, scale, colour, circle) {
+  // The true cluster of an agent, if it is shown, is its letter and colour.
+  function drawDot(agent, x, y, scale, colour, circle, cluster) {
     let node = nodes.get(agent);
     if (!node) {
       node = { group: createSvg("g", {}, createSvg("circle"), createSvg("text", {}, String(agent)), createSvg("title")) };
       layers.agents.append(node.group);
       nodes.set(agent, node);
     }
-    node.group.setAttribute("class", `agent moves k${colour}${agent === visitor() ? " you" : ""}`);
+    node.group.setAttribute("class", `agent moves k${cluster === null ? colour : 1 + (cluster % 8)}${agent === visitor() ? " you" : ""}`);
     node.group.style.transform = `translate(${x.toFixed(1)}px, ${y.toFixed(1)}px)`;
     const [ring, text, title] = node.group.children;
     ring.setAttribute("r", (DOT * scale * 0.92).toFixed(1));
-    text.textContent = agent === visitor() ? "you" : String(agent).slice(-3);  // the last digits fit into a dot
+    text.textContent = agent === visitor() ? "you" : cluster === null ? String(agent).slice(-3) : String.fromCharCode(65 + cluster);  // the last digits fit into a dot
     text.style.fontSize = `${Math.max(6, Math.min(12, 11.5 * scale)).toFixed(1)}px`;
-    title.textContent = circle.size > 1 ? `agent ${agent}, in cluster ${circle.cluster}` : `agent ${agent}, alone`;
+    const known = cluster === null ? "" : `, truly of cluster ${String.fromCharCode(65 + cluster)}`;
+    title.textContent = circle.size > 1 ? `agent ${agent}, in cluster ${circle.cluster}${known}` : `agent ${agent}, alone${known}`;
     node.circle = circle;
     node.radius = DOT * scale;
   }
@@ -165,8 +167,8 @@ function fitInto(circles, width, height) {
 export function drawTreemap(element, state, label) {
   const height = Math.max(300, Math.min(element.clientHeight || 460, 620));
   const area = startChart(element, height, label, { top: 0, right: 0, bottom: 0, left: 0 });
-  const cells = state.sizes.largest.map(([cluster, size]) => ({ size, name: `cluster ${cluster}`, colour: getColour(state, cluster) }));
-  if (state.sizes.others) cells.push({ size: state.sizes.others_agents, name: `${formatCount(state.sizes.others, "smaller cluster")}`, colour: 0 });
+  const cells = hasNoGroups(state) ? [{ size: state.members, name: "one population", colour: 0 }] : state.sizes.largest.map(([cluster, size]) => ({ size, name: `cluster ${cluster}`, colour: getColour(state, cluster) }));
+  if (state.sizes.others && !hasNoGroups(state)) cells.push({ size: state.sizes.others_agents, name: `${formatCount(state.sizes.others, "smaller cluster")}`, colour: 0 });
   for (const { size, name, colour, x, y, w, h } of squarify(cells, 0, 0, area.width, height)) {
     const cell = createSvg("g", { class: `k${colour}` }, createSvg("rect", { class: "area", x: x + 1, y: y + 1, width: Math.max(0, w - 2), height: Math.max(0, h - 2), rx: 4 }),
       createSvg("title", {}, `${name}: ${formatCount(size, "agent")}`));

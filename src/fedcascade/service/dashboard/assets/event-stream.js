@@ -7,7 +7,7 @@ export function followEvents({ onView, onUpdate, onHealth, onTrouble, onLost, on
 
   function open() {
     source?.close();
-    source = new EventSource("/live/events");
+    source = new EventSource("live/events");
     source.addEventListener("open", () => { retry = 0; onAlive(); });
     source.addEventListener("view", (event) => onView(JSON.parse(event.data)));
     source.addEventListener("update", (event) => {

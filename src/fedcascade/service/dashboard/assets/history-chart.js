@@ -2,7 +2,7 @@
 
 import { drawBands, drawLines } from "./chart-primitives.js";
 import { formatTime } from "./format.js";
-import { estimateNow, getColour } from "./page-state.js";
+import { estimateNow, getColour, hasNoGroups } from "./page-state.js";
 
 const find = (id) => document.getElementById(id);
 
@@ -15,6 +15,9 @@ export function drawHistory(page) {
   const options = { from, to, at: page.past ? when : to, timeText: (value) => formatTime(value, to - from) };
   if (live.detailed) {
     drawBands(find("river"), computeSteps(live), { ...options, label: "Sizes of clusters over time", members: live.members, getColour: (cluster) => (cluster ? getColour(live, cluster) : 0) });
+  } else if (hasNoGroups(live)) {
+    find("history-note").textContent = "No groups yet.";
+    find("river").replaceChildren();
   } else {
     find("history-note").textContent = "The number of clusters over time. Drag the slider to look back.";
     const points = [...live.bins.spans].sort(([a], [b]) => a - b).map(([place, span]) => [live.bins.since + place * live.bins.width, Math.max(...[...span.values()].map(({ clusters }) => clusters))]);

@@ -63,6 +63,13 @@ export function applyUpdate(state, update) {
 
 export const estimateNow = (state) => state.at + (Date.now() - state.heard);
 
+// The number of clusters of two agents or more.
+export const countGroups = (state) => (state.detailed ? listClusters(state).filter(({ size }) => size > 1).length
+  : state.sizes.histogram.reduce((sum, [size, times]) => sum + (size > 1 ? times : 0), 0));
+
+// Agents that the server has not grouped are one population: each learns from its prior.
+export const hasNoGroups = (state) => state.members > 1 && countGroups(state) === 0;
+
 // The clusters with their agents, the largest first.
 export function listClusters(state) {
   const clusters = new Map();
@@ -82,7 +89,7 @@ function addMeasures(state, measures) {
 }
 
 // A cluster of two or more agents gets the first free colour and keeps it.
-function assignColours(state) {
+export function assignColours(state) {
   const sizes = state.detailed ? listClusters(state).map(({ cluster, size }) => [cluster, size]) : state.sizes.largest;
   const shared = new Set(sizes.filter(([, size]) => size > 1).map(([cluster]) => cluster));
   for (const cluster of state.colours.keys()) if (!shared.has(cluster)) state.colours.delete(cluster);

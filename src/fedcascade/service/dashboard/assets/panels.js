@@ -4,7 +4,7 @@ import { buildLegend, drawBars, drawColumns, drawDots, drawLines } from "./chart
 import { drawTreemap } from "./cluster-chart.js";
 import { computeMedian, createHtml, createTable, fillTable, formatAge, formatCount, formatNumber, formatPercent, formatTime } from "./format.js";
 import { drawHistory } from "./history-chart.js";
-import { estimateNow, getColour, listClusters } from "./page-state.js";
+import { countGroups, estimateNow, getColour, hasNoGroups, listClusters } from "./page-state.js";
 import { drawRegret } from "./regret-chart.js";
 
 const find = (id) => document.getElementById(id);
@@ -18,9 +18,9 @@ const REASONS = {
   "protocol": "unsupported protocol version", "content-type": "neither JSON nor MessagePack", "request": "unknown request",
 };
 
-export function drawPanels(state, page, clusterChart) {
+export function drawPanels(state, page, clusterChart, truth = null) {
   drawNumbers(state);
-  drawClusters(state, clusterChart);
+  drawClusters(state, clusterChart, truth);
   drawRegret(state, page);
   drawReward(state);
   drawHistory(page);
@@ -37,12 +37,12 @@ function drawNumbers(state) {
   const quiet = state.detailed ? computeMedian([...state.agents.values()].map(({ last }) => estimateNow(state) - last)) : null;
   const refusals = Object.values(state.refused).reduce((sum, value) => sum + value, 0);
   const entries = [
-    ["Clusters", formatNumber(state.clusters), state.detailed ? describeSingles(state) : `largest: ${formatCount(state.sizes.largest[0]?.[1] ?? 0, "agent")}`],
+    ["Clusters", hasNoGroups(state) ? "None" : formatNumber(countGroups(state)), describeGroups(state)],
     ["Agents", formatNumber(state.members), `of ${formatNumber(state.enrolled)} enrolled`],
     ["Exchanges", formatNumber(state.uploads), recent === null ? "" : `${formatNumber(recent.rate, recent.rate < 10 ? 1 : 0)}/s in the last ${formatAge(recent.window)}`],
     ["Reward", state.rounds ? formatPercent(state.clicks / state.rounds) : "–", `of ${formatNumber(state.rounds)} lists were clicked`],
     ["Staleness", !state.members ? "–" : quiet === null ? computeRecentShare(state.ages) : formatAge(quiet), quiet === null ? "exchanged in the last 5 min" : "median since last exchange"],
-    ["Refused", formatNumber(refusals), "uploads"],
+    ["Refused", formatNumber(refusals), refusals ? "uploads, by reason below" : "all uploads were valid"],
   ];
   const list = find("numbers");
   if (list.children.length !== entries.length) {
@@ -53,9 +53,10 @@ function drawNumbers(state) {
 
 const computeRecentShare = (ages) => formatPercent((ages[0] + ages[1] + ages[2]) / Math.max(1, ages.reduce((sum, value) => sum + value, 0)), 0);
 
-function describeSingles(state) {
-  const single = listClusters(state).filter(({ size }) => size === 1).length;
-  return `${formatNumber(single)} with a single agent`;
+function describeGroups(state) {
+  if (hasNoGroups(state)) return "one population, no groups yet";
+  if (!state.detailed) return `largest: ${formatCount(state.sizes.largest[0]?.[1] ?? 0, "agent")}`;
+  return `${formatCount(state.clusters - countGroups(state), "agent")} in none`;
 }
 
 // Exchanges per second over the last 15 seconds, or over the last bin if that is longer.
@@ -69,13 +70,15 @@ function computeRate(state) {
   return spans.size ? { rate: exchanges / (window / 1000), window } : null;
 }
 
-function drawClusters(state, clusterChart) {
+function drawClusters(state, clusterChart, truth) {
   const clusters = state.detailed ? listClusters(state) : [];
-  const words = `${formatCount(state.clusters, "cluster")} of ${formatCount(state.members, "agent")}`;
+  const words = hasNoGroups(state) ? `One population of ${formatCount(state.members, "agent")}, no groups yet`
+    : `${formatCount(countGroups(state), "cluster")} of ${formatCount(state.members, "agent")}`;
   find("clusters-note").textContent = state.members === 0 ? "No uploads yet."
+    : hasNoGroups(state) ? "One population, no groups yet: what all agents have in common is each one's prior."
     : state.detailed ? "Each dot is an agent. Agents in one circle pool their statistics. A ring marks a new upload."
       : "Each area is a cluster, in proportion to its number of agents.";
-  if (state.detailed && state.members) clusterChart.draw(state, words);
+  if (state.detailed && state.members) clusterChart.draw(state, words, truth);
   else if (state.members) drawTreemap(find("clusters"), state, words);
   else find("clusters").replaceChildren();
   fillTable(find("clusters-table"), () => state.detailed
@@ -145,11 +148,13 @@ function drawTurnover(page) {
 }
 
 function drawHealth(state, page) {
-  const { healthy, waiting, started, outsized } = page.live.health;
+  const { healthy, waiting, started, outsized, paused, trial } = page.live.health;
   const lines = [
     page.trouble ? ["bad", `Store not readable: ${page.trouble}`] : healthy ? ["good", "Store available"] : ["bad", "Store not writable"],
     page.lost ? ["bad", "Connection to the server lost"] : ["good", waiting > 100 ? `${formatNumber(waiting)} jobs waiting` : "No backlog"],
     ...outsized.map(([agent, share, ratio]) => ["bad", `Agent ${agent} holds ${Math.round(100 * share)}% of its cluster's observations, ${formatNumber(ratio)} times as many as the median agent`]),
+    ...(paused ? [["bad", "Exchanges are paused: agents go on alone"]] : []),
+    ...(trial ? describeTrial(trial) : []),
     ["note", `Uptime: ${formatAge(estimateNow(page.live) - started)}`],
     ["note", `Log position: ${formatNumber(state.position)}`],
   ];
@@ -159,12 +164,21 @@ function drawHealth(state, page) {
   list.replaceChildren(...lines.map(([kind, text]) => createHtml("li", { "data-kind": kind }, text)));
 }
 
+// The arms of an A/B test, and what the guardrail says of their difference.
+function describeTrial({ arms, lower, upper, alarm, margin }) {
+  const formatPoints = (value) => `${value < 0 ? "−" : "+"}${formatNumber(100 * Math.abs(value), 2)}`;
+  const rows = Object.entries(arms).map(([arm, [lists, clicks]]) => ["note", `${arm}: ${formatPercent(clicks / Math.max(1, lists))} of ${formatCount(lists, "list")} clicked`]);
+  const interval = `${formatPoints(lower)} to ${formatPoints(upper)} points`;
+  if (lower <= -1 && upper >= 1) return [...rows, ["note", "Treatment − control: not known yet"]];
+  return [...rows, alarm ? ["bad", `Treatment − control: ${interval}, below −${formatNumber(100 * margin, 2)}`] : ["good", `Treatment − control: ${interval}`]];
+}
+
 function drawRefusals(state) {
   const rows = Object.entries(state.refused).sort(([, a], [, b]) => b - a);
   const key = JSON.stringify(rows), place = find("refused");
   if (place.dataset.key === key) return;
   place.dataset.key = key;
-  if (!rows.length) { place.replaceChildren(createHtml("p", { class: "note" }, "None.")); return; }
+  if (!rows.length) { place.replaceChildren(createHtml("p", { class: "note" }, "None: every upload was signed, in turn, and possible.")); return; }
   fillTable(place, () => createTable("Refused uploads by reason", ["Reason", "Uploads"],
     rows.map(([reason, value]) => [reason, formatNumber(value)])));
   place.querySelectorAll("th[scope=row]").forEach((cell) => cell.append(createHtml("span", { class: "note" }, ` ${REASONS[cell.textContent] ?? ""}`)));

@@ -10,7 +10,9 @@ export function drawRegret(state, page) {
   document.body.classList.toggle("no-regret", measures.size === 0);
   if (!measures.size) return;
   const own = state.measures.get("this run") ?? [];
+  const second = page.live.health?.demo?.other;
   const series = [
+    { name: second, colour: 2, points: measures.get(second) ?? [] },
     { name: "alone", colour: 8, thin: true, points: measures.get("alone") ?? [] },
     { name: "clusters known", colour: 3, thin: true, points: measures.get("clusters known") ?? [] },
     { name: "without resets", colour: 2, thin: true, points: measures.get("without resets") ?? [] },

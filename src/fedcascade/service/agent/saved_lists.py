@@ -1,0 +1,122 @@
+"""The lists of agents in their database: those without feedback, and recorded ones."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcascade.federation.agent import ShownList
+from fedcascade.learning.cascade import Examination
+from fedcascade.learning.click_log import ClickLog
+from fedcascade.service.agent.sealed_rows import Run, seal, unseal
+
+# Drops up to two expired lists for each new one, without reading all lists of an agent.
+DROP_LISTS = (
+    "DELETE FROM pool_list WHERE agent = ? AND (is_open = 1 AND arrival <= ? OR is_open = 0 AND arrival <= ? OR "
+    "shown_at < ? AND impression IN (SELECT impression FROM pool_list WHERE agent = ? ORDER BY arrival LIMIT 2))"
+)
+COLUMNS = "impression, arrival, shown_at, is_open, body"
+
+
+@dataclass(frozen=True)
+class OpenList:
+    """A list without feedback: its number, its rows, and its time in seconds since 1970."""
+
+    impression: int
+    items: tuple[int, ...]
+    shown_at: float
+
+
+class ListContent(NamedTuple):
+    """The arrays of a list, as bytes: rows on the list, their features and propensities, all features on offer.
+
+    A recorded list has clicks and the number of examined positions once it has feedback.
+    """
+
+    items: bytes
+    features: bytes
+    chances: bytes | None = None
+    offered: bytes | None = None
+    clicks: bytes | None = None
+    looked: int | None = None
+
+
+class SavedList(NamedTuple):
+    """A list with its random number, the agent's count of lists, and its time in seconds since 1970."""
+
+    impression: int
+    arrival: int
+    shown_at: float
+    content: ListContent
+
+    @property
+    def items(self) -> tuple[int, ...]:
+        """The rows of the items of ``recommend`` on the list."""
+        return tuple(np.frombuffer(self.content.items, "<i8").tolist())
+
+    def unpack(self, agent: int, dimension: int) -> ShownList:
+        """Return the list as the agent's transitions take it, by its count."""
+        items = np.frombuffer(self.content.items, "<i8").astype(np.intp)
+        features = np.frombuffer(self.content.features, "<f4").reshape(-1, dimension).astype(np.float32)
+        return ShownList(agent, self.arrival, items, features)
+
+
+def pack_list(
+    shown: ShownList, impression: int, shown_at: float, offered: NDArray[np.float32] | None = None
+) -> SavedList:
+    """Return a list to save, with all items on offer if they are recorded."""
+    content = ListContent(shown.items.astype("<i8").tobytes(), shown.features.astype("<f4").tobytes())
+    if offered is not None:
+        chances = None if shown.propensities is None else shown.propensities.astype("<f8").tobytes()
+        content = content._replace(chances=chances, offered=offered.astype("<f4").tobytes())
+    return SavedList(impression, shown.impression, float(shown_at), content)
+
+
+def _name_row(shown: SavedList, is_open: int) -> str:
+    return f"list {shown.impression} {shown.arrival} {shown.shown_at!r} {is_open}"
+
+
+def insert_list(run: Run, agent: int, shown: SavedList, *, is_open: bool = True) -> None:
+    """Save a list."""
+    body = seal(agent, _name_row(shown, int(is_open)), msgspec.msgpack.encode(shown.content))
+    run(f"INSERT INTO pool_list (agent, {COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)", agent, *shown[:3], int(is_open), body)
+
+
+def close_list(run: Run, agent: int, shown: SavedList, seen: Examination | None) -> None:
+    """Delete a list that has its feedback, or record it with what the user has seen."""
+    run("DELETE FROM pool_list WHERE agent = ? AND impression = ?", agent, shown.impression)
+    if seen is not None and shown.content.offered is not None:
+        clicks = np.array(seen.clicks, "<i8").tobytes()
+        recorded = shown.content._replace(features=b"", clicks=clicks, looked=seen.examined)
+        insert_list(run, agent, shown._replace(content=recorded), is_open=False)
+
+
+def read_lists(run: Run, title: str, agent: int, is_open: bool, impression: int | None = None) -> Iterator[SavedList]:
+    """Read the open or the recorded lists of an agent, oldest first, or one of them."""
+    which, values = ("", ()) if impression is None else (" AND impression = ?", (impression,))
+    condition = f"agent = ? AND is_open = ?{which} ORDER BY arrival, shown_at"
+    for row in run(f"SELECT {COLUMNS} FROM pool_list WHERE {condition}", agent, int(is_open), *values):
+        shown = SavedList(row[0], row[1], row[2], ListContent(b"", b""))
+        body = unseal(title, agent, _name_row(shown, row[3]), bytes(row[4]))
+        yield shown._replace(content=msgspec.msgpack.decode(body, type=ListContent))
+
+
+def read_recorded(shown: SavedList, agent: int, dimension: int) -> ClickLog:
+    """Return a recorded list as the log of one list."""
+    content, items = shown.content, np.array(shown.items, np.int64)
+    features = np.frombuffer(content.offered or b"", "<f4").astype(np.float32).reshape(1, -1, dimension)
+    clicked = np.zeros((1, items.size), bool)
+    clicked[0, np.frombuffer(content.clicks or b"", "<i8")] = True
+    return ClickLog(
+        users=np.array([agent]),
+        items=items[None],
+        clicks=clicked,
+        times=np.array([shown.shown_at]),
+        looked=np.array([content.looked]),
+        offered=np.arange(features.shape[1])[None],
+        features=features,
+        propensities=None if content.chances is None else np.frombuffer(content.chances, "<f8")[None],
+    )

@@ -1,0 +1,75 @@
+"""Rows with digests: a damaged row of an agent is found before it is used."""
+
+import secrets
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from typing import Any
+
+SHARED = 0  # agent number of entries that all agents share
+SIZE = 8  # bytes of a digest
+NEW = 0  # version of an agent without entries
+PUT_ENTRY = "INSERT INTO pool_entry VALUES (?, ?, ?) ON CONFLICT (agent, name) DO UPDATE SET value = excluded.value"
+AgentRows = list[tuple[Any, ...]]
+Run = Callable[..., AgentRows]  # runs a statement with its values in a transaction, and returns the rows
+
+
+class DamagedAgents(ValueError):  # noqa: N818 (named after what was found)
+    """A store of agents that is not as it was written."""
+
+    def __init__(self, title: str, finding: str) -> None:
+        advice = "restore a copy, or connect with start_over=True, which keeps the key of an agent if it can be read"
+        super().__init__(f"cannot use '{title}' as an agent's store: it is damaged ({finding}): {advice}")
+
+
+def seal(agent: int, name: str, body: bytes) -> bytes:
+    """Return a body behind the digest of its agent, name and bytes."""
+    digest = blake2b(f"{agent} {name}\n".encode(), digest_size=SIZE)
+    digest.update(body)
+    return digest.digest() + body
+
+
+def unseal(title: str, agent: int, name: str, value: bytes) -> bytes:
+    """Return the body of a value; raise ``DamagedAgents`` if its digest differs."""
+    body = value[SIZE:]
+    if value != seal(agent, name, body):
+        raise DamagedAgents(title, f"row '{name}' of agent {agent}")
+    return body
+
+
+def digest_agent(row: tuple[Any, ...], digests: Mapping[str, bytes]) -> bytes:
+    """Compute the digest of an agent's number, name, version and counts, and of the digests of its entries."""
+    digest = blake2b(repr(row).encode(), digest_size=SIZE)
+    for name in sorted(digests):
+        digest.update(f"{name}\n".encode() + digests[name])
+    return digest.digest()
+
+
+def insert_agent(run: Run, name: str, values: Mapping[str, bytes] | None = None, unsent: int = 0) -> AgentRows:
+    """Add an agent, with the bodies of its entries if it has any; return its number as a row."""
+    added = run(
+        "INSERT INTO pool_agent (name, version, unsent, unsettled, digest) VALUES (?, ?, 0, 0, ?) "
+        "ON CONFLICT (name) DO NOTHING RETURNING number",
+        *(name, NEW, b""),
+    )
+    added = added or run("SELECT number FROM pool_agent WHERE name = ?", name)  # another process was faster
+    if values:
+        number = int(added[0][0])
+        sealed = {entry: seal(number, entry, body) for entry, body in values.items()}
+        for entry, value in sealed.items():
+            run(PUT_ENTRY, number, entry, value)
+        save_agent_row(
+            run,
+            (number, name),
+            {entry: value[:SIZE] for entry, value in sealed.items()},
+            (unsent, int("unsettled" in values)),
+        )
+    return added
+
+
+def save_agent_row(run: Run, agent: tuple[int, str], digests: Mapping[str, bytes], waiting: tuple[int, int]) -> int:
+    """Give an agent a new version for its entries; return the version."""
+    version = 1 + secrets.randbits(62)
+    digest = digest_agent((*agent, version, *waiting), digests)
+    statement = "UPDATE pool_agent SET version = ?, unsent = ?, unsettled = ?, digest = ? WHERE number = ?"
+    run(statement, version, *waiting, digest, agent[0])
+    return version

@@ -1,0 +1,165 @@
+"""Tenants: federations of one process, each under ``/t/NAME`` with a store, policy, tokens and page of its own."""
+
+import asyncio
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+from litestar import Litestar, Response, get, route
+from litestar.datastructures import State
+from litestar.exceptions import HTTPException
+from prometheus_client import Metric, generate_latest
+
+from fedcascade.checks import require
+from fedcascade.service.protocol.errors import Refused
+from fedcascade.service.protocol.wire import EXCHANGES
+from fedcascade.service.server.app import OK, PROBES, build_refusal
+from fedcascade.service.server.metrics import Metrics
+from fedcascade.service.server.service import HttpRequest, Service
+from fedcascade.service.store.open import hide_password
+
+NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
+AT_ONCE = 4  # exchanges of a tenant that are answered at the same time
+SHARED_SECONDS, LONGEST_REST = 1.0, 0.1
+PREFIX = re.compile(rf"/t/({NAME.pattern})(/.*)")
+
+
+def name_store(store: str, tenant: str) -> str:
+    """Return the store of a tenant without one of its own: a file beside the server's, or a schema in its database.
+
+    >>> name_store("sqlite:///data/fedcascade.db", "home"), name_store("postgresql://host/shop", "home")
+    ('sqlite:///data/fedcascade-home.db', 'postgresql://host/shop?options=-csearch_path%3Dtenant_home')
+    """
+    require(NAME.fullmatch(tenant) is not None, f"a tenant's name must match {NAME.pattern}, got '{tenant}'")
+    if store.startswith("sqlite"):
+        return re.sub(r"(\.[a-z]+)?$", rf"-{tenant}\1", store, count=1)
+    can_add = store.startswith("postgres") and "options=" not in store
+    require(can_add, f"give tenant '{tenant}' a store of its own: '{hide_password(store)}' cannot be divided")
+    return f"{store}{'&' if '?' in store else '?'}options=-csearch_path%3Dtenant_{tenant}"
+
+
+class Turns:
+    """A fair lock of writers: they get it in the order in which they ask, and each has its share of the time.
+
+    After a turn, a writer rests for as long as its turn took, times the other writers of the last second. Its answers
+    are out by then, so only a flooded tenant waits.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[threading.Event] = deque()  # the first one holds the lock
+        self._began: dict[int, float] = {}  # the last turn of each thread
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        mine = threading.Event()
+        with self._lock:
+            self._waiting.append(mine)
+            if len(self._waiting) == 1:
+                mine.set()
+        mine.wait()
+        self._began[threading.get_ident()] = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        now = time.monotonic()
+        taken = now - self._began[threading.get_ident()]
+        with self._lock:
+            self._waiting.popleft()
+            if self._waiting:
+                self._waiting[0].set()
+            others = sum(now - began < SHARED_SECONDS for began in self._began.values()) - 1
+        if others:
+            time.sleep(min(LONGEST_REST, taken * others))
+
+
+class MergedMetrics:
+    """The metrics of several tenants, with their names as a label."""
+
+    def __init__(self, metrics: Mapping[str, Metrics]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        families: dict[str, Metric] = {}
+        for tenant, metrics in self._metrics.items():
+            for family in metrics.collect():
+                merged = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                merged.samples += [each._replace(labels={"tenant": tenant, **each.labels}) for each in family.samples]
+        return families.values()
+
+
+@route(["/healthz", "/readyz"], http_method=PROBES)
+async def check_all(request: HttpRequest) -> Response[bytes]:
+    """Check every tenant."""
+    for service in request.app.state.tenants.values():
+        service.writer.require_progress()
+        if request.scope["path"] == "/readyz":
+            await service.readiness.check()
+    return Response(OK, media_type="text/plain")
+
+
+@get("/metrics")
+async def show_all_metrics(request: HttpRequest) -> Response[bytes]:
+    """Show the metrics of all tenants."""
+    merged = MergedMetrics({name: service.metrics for name, service in request.app.state.tenants.items()})
+    return Response(generate_latest(merged), media_type="text/plain; version=0.0.4")
+
+
+class TenantApplication:
+    """An ASGI application that passes requests on to tenants by the start of the path. Their writers take turns."""
+
+    def __init__(self, names: Sequence[str], applications: Sequence[Litestar], services: Sequence[Service]) -> None:
+        # Connections have no tenant yet, so that of the largest bodies limits them.
+        largest = max(services, key=lambda each: each.body_bytes)
+        self.state = State({"service": largest, "tenants": dict(zip(names, services, strict=True))})
+        self._applications = dict(zip(names, applications, strict=True))
+        self._slots = {name: asyncio.Semaphore(AT_ONCE) for name in names}
+        turns = Turns()
+        for service in services:
+            service.writer.turn = turns
+        self._root = Litestar(
+            [check_all, show_all_metrics],
+            openapi_config=None,
+            logging_config=None,
+            state=self.state,
+            exception_handlers={Refused: build_refusal, HTTPException: build_refusal},
+        )
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await self._run_lifespans(receive, send)
+            return
+        found = PREFIX.fullmatch(scope["path"])
+        application = self._applications.get(found[1]) if found is not None else None
+        if found is not None and application is not None:
+            scope = {**scope, "path": found[2], "raw_path": found[2].encode(), "tenant": f"/t/{found[1]}"}
+            if found[2] == EXCHANGES:  # a flood waits here, and costs others nothing
+                receive = await self._read_body(receive)
+                async with self._slots[found[1]]:
+                    await application(scope, receive, send)
+                return
+        await (application or self._root)(scope, receive, send)
+
+    async def _read_body(self, receive: Any) -> Any:
+        """Read a body of bounded size, so that a slow caller holds no slot; return a function that receives it."""
+        messages, size = [await receive()], 0
+        while messages[-1].get("more_body") and size <= self.state.service.body_bytes:
+            messages.append(await receive())
+            size += len(messages[-1].get("body", b""))
+
+        async def replay() -> Any:
+            return messages.pop(0) if messages else await receive()
+
+        return replay
+
+    async def _run_lifespans(self, receive: Any, send: Any) -> None:
+        """Run the lives of all tenants around that of the process."""
+        await receive()
+        async with AsyncExitStack() as stack:
+            for application in self._applications.values():
+                await stack.enter_async_context(application.lifespan())
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+        await send({"type": "lifespan.shutdown.complete"})

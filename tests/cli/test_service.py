@@ -216,6 +216,22 @@ def wait_for_certificate(url: str, certificate: Path, seconds: float = 20.0) -> 
         time.sleep(0.02)
 
 
+def test_no_answer_of_a_server_may_be_taken_for_another_type(tmp_path: Path) -> None:
+    """Those of the application, of the fast path of exchanges and of the parser."""
+    server = ServerProcess(tmp_path, "sqlite:///store.db").start()
+    running = server.connect()
+    answered = ("/v1/terms", "/metrics", "/", "/live/assets/main.js", "/agent/index.js", "/live/session", "/schema")
+    asked = {("GET", path): 200 for path in answered}
+    asked |= {("GET", "/v1/overview"): 401, ("GET", "/nothing"): 404, ("POST", "/v1/exchanges"): 401}
+    asked[("GET", "/" + 20_000 * "a")] = 431
+    for (method, path), status in asked.items():
+        reply = running.transport.send(method, path, b"x" if method == "POST" else b"", {})
+        assert reply.status_code == status, path
+        assert reply.headers.get_list("x-content-type-options") == ["nosniff"], path
+    running.transport.close()
+    server.stop()
+
+
 def test_a_server_answers_head_and_says_when_it_has_stopped(tmp_path: Path) -> None:
     server = ServerProcess(tmp_path, "sqlite:///store.db").start()
     running = server.connect()

@@ -25,6 +25,7 @@ from fedcascade.federation.policies import POLICIES
 from fedcascade.learning.oracles import TopK
 from fedcascade.service.agent.client import OperatorClient
 from fedcascade.service.agent.transport import HttpTransport
+from fedcascade.service.dashboard.routes import COOKIE
 from fedcascade.service.store.open import open_store
 from fedcascade.simulation.engines import simulate
 from fedcascade.simulation.trace import Recorder, Trace
@@ -285,11 +286,17 @@ def test_a_lecturer_sets_the_policies_and_starts_over(browser_page: BrowserPage,
             process.kill()
 
 
-def steer(browser_page: BrowserPage, process: subprocess.Popen[str]) -> None:
+def read_link(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """The address of a demo, and the link with its key."""
     assert process.stderr is not None
-    url = next(hit[1] for line in process.stderr if (hit := re.search(r"dashboard: (\S+)/ ", line)))
+    link = next(hit[1] for line in process.stderr if (hit := re.search(r"dashboard: (\S+)", line)))
+    return link.partition("/#key=")[0], link
+
+
+def steer(browser_page: BrowserPage, process: subprocess.Popen[str]) -> None:
+    url, link = read_link(process)
     page = browser_page.page
-    page.goto(url)
+    page.goto(link)
     page.wait_for_selector("#error .line", state="attached", timeout=90_000)
     assert page.locator("#other-card").is_hidden()
     page.click("#settings summary")
@@ -328,10 +335,9 @@ def steer(browser_page: BrowserPage, process: subprocess.Popen[str]) -> None:
 
 
 def change_minds(browser_page: BrowserPage, process: subprocess.Popen[str]) -> None:
-    assert process.stderr is not None
-    url = next(hit[1] for line in process.stderr if (hit := re.search(r"dashboard: (\S+)/ ", line)))
+    url, link = read_link(process)
     page = browser_page.page
-    page.goto(url)
+    page.goto(link)
     thousands = page.locator("#progress-text", has_text=re.compile(r"round \d+,\d{3} of"))
     thousands.wait_for(timeout=150_000)  # 125 rounds of each user, after all is compiled
     assert page.locator("#change-report").is_hidden()
@@ -357,11 +363,11 @@ def read_turnover(page: Any) -> dict[str, int]:
 
 
 def take_part(browser_page: BrowserPage, process: subprocess.Popen[str]) -> None:
-    assert process.stderr is not None
-    url = next(hit[1] for line in process.stderr if (hit := re.search(r"dashboard: (\S+)/ ", line)))
-    assert request_as(url, "elsewhere.example") == 401  # a name that was made to point to this machine
-    assert request_as(url, "localhost") == 200
-    browser_page.page.goto(url)
+    url, link = read_link(process)
+    key = link.partition("#key=")[2]
+    # On this machine, without any sign of a proxy, which may hide itself.
+    assert [request_with(url, cookie) for cookie in ("", key, f"{key}x")] == [401, 200, 401]
+    browser_page.page.goto(link)
     browser_page.page.wait_for_selector("#story li")
     assert browser_page.page.locator("#story li").count() == 3
     browser_page.page.wait_for_selector("#main[data-position]")
@@ -453,10 +459,10 @@ def pause_and_go_on(browser_page: BrowserPage) -> None:
     browser_page.page.unroute("**/live/demo")
 
 
-def request_as(url: str, host: str) -> int:
-    """The status of the view, asked for under some name of the server."""
+def request_with(url: str, session: str) -> int:
+    """The status of the view for a caller on this machine with a cookie."""
     connection = http.client.HTTPConnection("127.0.0.1", int(url.rpartition(":")[2]), timeout=10)
-    connection.request("GET", "/live/view", headers={"host": host})
+    connection.request("GET", "/live/view", headers={"host": "localhost", "cookie": f"{COOKIE}={session}"})
     status = connection.getresponse().status
     connection.close()
     return status

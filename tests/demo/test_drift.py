@@ -45,11 +45,11 @@ def test_a_companion_loses_what_its_system_loses_in_a_simulation(policy: str) ->
 
 
 def test_minds_are_changed_in_a_demo_with_drift_alone(tmp_path: Path) -> None:
-    demo = Demo(DemoSettings(users=4, clusters=2), token=tmp_path / "token")
+    demo = Demo(DemoSettings(users=4, clusters=2), token=tmp_path / "token", key="a key")
     with pytest.raises(Refused, match="start it with --drift"):
         demo.change_minds()
     assert "changes" not in demo.describe_progress()
-    drifting = Demo(DemoSettings(users=4, clusters=2, drift=True), token=tmp_path / "token")
+    drifting = Demo(DemoSettings(users=4, clusters=2, drift=True), token=tmp_path / "token", key="a key")
     drifting.change_minds()
     assert drifting.describe_progress()["changes"] == []  # between two rounds, and there is none yet
 
@@ -68,7 +68,7 @@ def test_minds_are_changed_in_a_demo_with_drift_alone(tmp_path: Path) -> None:
     ],
 )
 def test_settings_that_no_demo_can_have_are_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
-    demo = Demo(DemoSettings(users=4, clusters=2), token=tmp_path / "token")
+    demo = Demo(DemoSettings(users=4, clusters=2), token=tmp_path / "token", key="a key")
     with pytest.raises(Refused, match=words) as refused:
         demo.restart(changes)
     assert refused.value.status == 400
@@ -76,9 +76,9 @@ def test_settings_that_no_demo_can_have_are_refused(tmp_path: Path, changes: dic
 
 
 def test_a_demo_can_be_asked_to_start_over(tmp_path: Path) -> None:
-    demo = Demo(DemoSettings(users=4, clusters=2), token=tmp_path / "token")
+    demo = Demo(DemoSettings(users=4, clusters=2), token=tmp_path / "token", key="a key")
     demo.restart({"policy": "fedc3ucb-h", "other": "fedind", "beta": 0.5, "seed": 3})
     assert demo.next == DemoSettings(users=4, clusters=2, policy="fedc3ucb-h", other="fedind", beta=0.5, seed=3)
-    kept = Demo(DemoSettings(users=4, clusters=2), token=tmp_path / "token", can_restart=False)
+    kept = Demo(DemoSettings(users=4, clusters=2), token=tmp_path / "token", key="a key", can_restart=False)
     with pytest.raises(Refused, match="a demo with --store cannot start over"):
         kept.restart({})

@@ -118,6 +118,7 @@ def test_tenants_have_terms_logs_and_metrics_of_their_own(server: TenantServer) 
         assert f'fedcascade_log_position{{tenant="home"}} {after[0]}.0' in text
         assert f'fedcascade_log_position{{tenant="search"}} {after[1]}.0' in text
         assert text.count("# TYPE fedcascade_log_position") == 1
+        assert transport.send("GET", "/metrics", b"", {}).headers["x-content-type-options"] == "nosniff"
         assert [transport.send("HEAD", path, b"", {}).status_code for path in ("/healthz", "/readyz")] == [200, 200]
         assert [transport.send("GET", path, b"", {}).status_code for path in ("/v1/terms", "/t/none/v1/terms")] == [
             404,

@@ -14,6 +14,8 @@ from fedcascade.cli.options import Whole, option, take_options
 from fedcascade.cli.service import TOKEN, print_notice
 from fedcascade.demo import options
 
+KEY_VARIABLE = "FEDCASCADE_DEMO_KEY"  # for the process that takes over, so that open pages go on
+
 if TYPE_CHECKING:
     from fedcascade.demo.live import Demo
     from fedcascade.demo.options import DemoSettings
@@ -34,6 +36,7 @@ def live(
     require_extra("server", "a server")
     from fedcascade.demo.live import DRIFT_STORY, STORY, Demo, build_server_settings
     from fedcascade.demo.serve import serve_demo
+    from fedcascade.service.protocol.auth import create_token
     from fedcascade.service.server.serve import require_empty_store
 
     signal.signal(signal.SIGTERM, _end)  # else the signal would leave the temporary folder behind
@@ -42,11 +45,12 @@ def live(
         token = Path(name) / "operator.token" if store is None else TOKEN
         settings = build_server_settings(demo_settings, store=store_url, port=port, operator_token=token)
         require_empty_store(store_url)
-        demo = Demo(demo_settings, token=token, can_restart=store is None)
+        key = os.environ.pop(KEY_VARIABLE, None) or create_token()
+        demo = Demo(demo_settings, token=token, key=key, can_restart=store is None)
         for sentence in DRIFT_STORY if demo_settings.drift else STORY:
             print_notice(sentence)
         try:
-            serve_demo(settings, lambda line: _show_line(line, no_browser, has_shop=not demo_settings.drift), demo)
+            serve_demo(settings, lambda line: _show_line(line, no_browser, demo), demo)
         except KeyboardInterrupt:
             print_notice("ended" if demo.next is None else "starting over")
     if demo.next is not None:
@@ -59,6 +63,7 @@ def _start_over(demo: "Demo") -> NoReturn:
     for name, value in asdict(demo.next).items() if demo.next is not None else ():
         flag = f"--{name.replace('_', '-')}"
         flags += [flag] * value if isinstance(value, bool) else [flag, str(value)] if value is not None else []
+    os.environ[KEY_VARIABLE] = demo.key
     os.execv(sys.executable, [sys.executable, "-m", "fedcascade", "live", *flags])
 
 
@@ -66,15 +71,16 @@ def _end(*_: object) -> NoReturn:
     raise SystemExit(128 + signal.SIGTERM)
 
 
-def _show_line(line: str, no_browser: bool, *, has_shop: bool) -> None:
+def _show_line(line: str, no_browser: bool, demo: "Demo") -> None:
     """Print a line of the server; the line with its address also opens the page."""
     print_notice(line)
     _, separator, url = line.rpartition(" on http")
     if separator:
-        shop = f"   shop: http{url}/shop" if has_shop else ""
-        print_notice(f"dashboard: http{url}/{shop}   Ctrl-C stops everything")
-    if separator and not no_browser:
-        threading.Timer(1.0, _open_browser, [f"http{url}/"]).start()
+        shop = "" if demo.settings.drift else f"shop: http{url}/shop   "
+        page = f"http{url}/#key={demo.key}"
+        print_notice(f"dashboard: {page}   {shop}Ctrl-C stops everything")
+        if not no_browser:
+            threading.Timer(1.0, _open_browser, [page]).start()
 
 
 def _open_browser(url: str) -> None:

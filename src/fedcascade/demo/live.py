@@ -101,7 +101,8 @@ def list_policies() -> dict[str, list[str]]:
 class Demo:
     """Simulated users at an adjustable pace; ``start`` after the server listens, ``stop`` before it stops."""
 
-    def __init__(self, settings: DemoSettings, *, token: Path, can_restart: bool = True) -> None:
+    def __init__(self, settings: DemoSettings, *, token: Path, key: str, can_restart: bool = True) -> None:
+        self.key = key  # opens the dashboard
         self.settings, self.pace, self.url = settings, settings.pace, ""
         self.next: DemoSettings | None = None  # those of a restart that was asked for
         self.round, self.state = 0, "starting"

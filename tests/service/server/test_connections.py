@@ -1,5 +1,6 @@
 """What a stranger may cost before any signature is looked at: connections, headers, bytes, time. On real sockets."""
 
+import re
 import socket
 import ssl
 import subprocess
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 import uvicorn
 from nacl.signing import SigningKey
@@ -16,6 +18,7 @@ from nacl.signing import SigningKey
 from fedcascade.federation.policies import POLICIES
 from fedcascade.service.agent import client
 from fedcascade.service.agent.transport import HttpTransport
+from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server import http, listener, writer
 from fedcascade.service.server.app import build_application
@@ -167,12 +170,80 @@ def test_the_body_of_an_exchange_may_come_in_pieces_and_the_next_request_behind_
     assert received.count(b"HTTP/1.1") == 2
 
 
-def test_an_exchange_that_waits_too_long_is_told_so_once(server: SocketServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def connect_agent(server: SocketServer) -> tuple[HttpTransport, client.AgentClient]:
+    """An agent of a server that takes uploads of any size."""
     transport = HttpTransport(f"http://127.0.0.1:{server.port}", timeout=30.0)
     [token] = client.OperatorClient(transport, TOKEN).create_tokens()
     key = SigningKey.generate()
-    agent = client.AgentClient(transport, key, client.enrol_agent(transport, token, key).agent)
     server.service.bounds = FOR_SIMULATIONS
+    return transport, client.AgentClient(transport, key, client.enrol_agent(transport, token, key).agent)
+
+
+def encode_exchange(agent: client.AgentClient, sequence: int) -> bytes:
+    """The bytes of a signed exchange."""
+    body = msgspec.msgpack.encode(build_unit_upload(sequence, sequence % 3, 3))
+    headers = {"host": "x", **agent.sign_headers("POST", wire.EXCHANGES, body, sequence), "content-length": len(body)}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"POST {wire.EXCHANGES} HTTP/1.1\r\n{lines}\r\n".encode() + body
+
+
+def read_replies(connection: socket.socket) -> list[tuple[int, bytes]]:
+    """Status and body of each answer until the other side closes."""
+    received, replies = read_all(connection), []
+    while received:
+        head, _, rest = received.partition(b"\r\n\r\n")
+        size = int(re.search(rb"content-length: (\d+)", head)[1])  # type: ignore[index]
+        replies.append((int(head.split()[1]), rest[:size]))
+        received = rest[size:]
+    return replies
+
+
+@pytest.mark.parametrize("first", [b"", GET])
+def test_exchanges_in_a_row_get_their_own_answers_and_only_the_last_one_is_refused(
+    server: SocketServer, caplog: pytest.LogCaptureFixture, first: bytes
+) -> None:
+    transport, agent = connect_agent(server)
+    sent = 2 * MOST_PIPELINED
+    release = threading.Event()
+    server.writer.submit(lambda *_: release.wait(30.0))  # else the first may be answered before the last is read
+    with server.connect() as connection:
+        connection.sendall(first + b"".join(encode_exchange(agent, 1 + number) for number in range(sent)))
+        wait_for(lambda: server.writer.waiting > 0)
+        release.set()
+        replies = read_replies(connection)[bool(first) :]
+    answered = [wire.decode(body, wire.AnswerMessage, wire.MSGPACK) for status, body in replies if status == 200]
+    assert [answer.sequence for answer in answered] == list(range(1, len(answered) + 1))
+    assert MOST_PIPELINED <= len(answered) <= MOST_PIPELINED + 1
+    assert [status for status, _ in replies[len(answered) :]] == [429]
+    assert agent.fetch_standing().last_sequence == len(answered)  # nothing counts whose caller heard otherwise
+    assert [record for record in caplog.records if record.exc_info] == []
+    transport.close()
+
+
+@pytest.mark.parametrize(
+    ("second", "status"),
+    [
+        (b"nonsense\r\n\r\n", 400),
+        (b"GET /healthz HTTP/1.1\r\nhost", 408),
+        (b"POST /v1/agents HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{", 408),
+    ],
+)
+def test_a_bad_request_behind_a_good_one_does_not_take_its_answer(
+    server: SocketServer, second: bytes, status: int
+) -> None:
+    release = threading.Event()
+    stuck = server.writer.submit(lambda *_: release.wait(30.0))
+    with server.connect() as connection:
+        connection.sendall(b"GET /readyz HTTP/1.1\r\nhost: x\r\n\r\n" + second)
+        time.sleep(1.0)  # longer than a request may take to come
+        release.set()
+        assert stuck.result()
+        assert [status for status, _ in read_replies(connection)] == [200, status]
+    wait_for(lambda: len(server.service.connections) == 0)
+
+
+def test_an_exchange_that_waits_too_long_is_told_so_once(server: SocketServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    transport, agent = connect_agent(server)
     assert agent.exchange(build_unit_upload(1, 0, 3)).sequence == 1
     release = threading.Event()
     with monkeypatch.context() as patched:

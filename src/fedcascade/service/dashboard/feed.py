@@ -227,7 +227,9 @@ def _push(queue: "asyncio.Queue[bytes | None]", event: bytes | None) -> None:
 
 
 class DemoView(Protocol):
-    """The demo that runs beside the server, as pages show it. With a demo, local users need no login."""
+    """The demo that runs beside the server, as pages show it. Its key opens them, in place of a login."""
+
+    key: str
 
     def describe_progress(self) -> Plain:
         """Return state, pace and round of the demo, which are sent with the server's health."""

@@ -1,11 +1,12 @@
 """The endpoints of the dashboard, their access control, and the extension that adds them to a server.
 
-The dashboard needs the operator's token or a session; with a demo, callers on this machine need neither. A session is a
-cookie signed with the store's secret, so it survives restarts and works at every server. It ends when it expires, when
-the operator logs out, which ends all sessions, or when the operator's token is replaced. It is read-only: changes need
-the token.
+The dashboard needs the operator's token or a session. A session is a cookie signed with the store's secret, so it
+survives restarts and works at every server. It ends when it expires, when the operator logs out, which ends all
+sessions, or when the operator's token is replaced. It is read-only: changes need the token. A demo has a key in the
+link that its command prints, and the key is its session: a proxy on the same machine has no key, whatever it hides.
 """
 
+import hmac
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
@@ -30,14 +31,10 @@ Kind = TypeVar("Kind", bound=msgspec.Struct)
 PRIVATE_HEADERS = {**HEADERS, "cache-control": "no-store"}
 COOKIE = "fedcascade-session"
 SESSION_SECONDS = 12 * 3_600
-LOOPBACK_ADDRESSES = ("127.0.0.1", "::1")
-# A proxy on this machine is not its user. One that changes Host, adds no header and uses HTTP/1.1 is not recognised.
-PROXY_HEADERS = {"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"}
-LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 
 class Login(msgspec.Struct, forbid_unknown_fields=True):
-    """The operator's token."""
+    """The operator's token, or the key of a demo."""
 
     token: str
 
@@ -85,27 +82,19 @@ async def require_viewer(request: HttpRequest) -> Dashboard:
 
 async def _is_viewer(request: HttpRequest) -> bool:
     dashboard = get_dashboard(request)
-    address = request.client.host if request.client else ""
-    is_direct = request.scope.get("http_version") != "1.0" and not PROXY_HEADERS & set(request.headers)
-    is_local = is_direct and address in LOOPBACK_ADDRESSES and is_loopback_host(request.headers.get("host", ""))
-    if dashboard.demo is not None and is_local:
-        return True
     if "authorization" in request.headers:
         await dashboard.service.require_operator(request)
         return True
-    session = request.cookies.get(COOKIE)
+    session = request.cookies.get(COOKIE, "")
+    if is_demo_key(dashboard, session):
+        return True
     epoch = await dashboard.feed.run_on_store(load_epoch) if session else None
-    return epoch is not None and epoch.is_session(session or "", dashboard.service.clock.now())
+    return epoch is not None and epoch.is_session(session, dashboard.service.clock.now())
 
 
-def is_loopback_host(host: str) -> bool:
-    """Return whether a Host header names this machine, against DNS rebinding.
-
-    >>> is_loopback_host("127.0.0.1:8777"), is_loopback_host("[::1]:8777"), is_loopback_host("evil.example:8777")
-    (True, True, False)
-    """
-    name = host if host.endswith("]") else host.rpartition(":")[0] or host
-    return name in LOOPBACK_NAMES
+def is_demo_key(dashboard: Dashboard, given: str) -> bool:
+    """Return whether a text is the key of the demo."""
+    return dashboard.demo is not None and hmac.compare_digest(given.encode(), dashboard.demo.key.encode())
 
 
 @get("/live/session")
@@ -123,6 +112,8 @@ async def log_in(request: HttpRequest) -> Response[bytes]:
     service = get_dashboard(request).service
     service.limit_address(request)
     login = await read_json(request, Login)
+    if is_demo_key(get_dashboard(request), login.token):
+        return send_json({"known": True}, **_build_cookie(request, login.token))
     if not auth.is_operator(f"Bearer {login.token}", await service.writer.run(get_operator_hash())):
         raise auth.Unauthorised("operator", "this is not the operator's token")
     epoch = await get_dashboard(request).feed.run_on_store(load_epoch)

@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from fedcascade.service.protocol import auth, openapi, wire
 from fedcascade.service.protocol.clock import Clock
-from fedcascade.service.protocol.errors import Refused
+from fedcascade.service.protocol.errors import Refused, Unavailable
 from fedcascade.service.protocol.wire import JSON, MSGPACK
 from fedcascade.service.server import operations
 from fedcascade.service.server.connections import add_headers
@@ -370,7 +370,9 @@ def scrub(open_store: Callable[[], Store]) -> None:
                 store.verify()
                 return
             except DamagedStore:
-                if attempt == SCRUBS - 1 and store.find_head().rewritten == before:
+                if attempt == SCRUBS - 1 and store.find_head().rewritten != before:
+                    raise Unavailable(f"it was rewritten during {SCRUBS} tries") from None
+                if attempt == SCRUBS - 1:
                     raise
 
 

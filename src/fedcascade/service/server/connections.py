@@ -200,9 +200,6 @@ HEADERS = {
 }
 
 
-NO_SNIFFING = {"x-content-type-options": "nosniff"}
-
-
 def build_headers(allowed: Collection[str], path: str, origin: str | None) -> dict[str, str]:
     """Return the CORS headers that let a page of that origin read the reply; empty if it may not.
 
@@ -215,11 +212,11 @@ def build_headers(allowed: Collection[str], path: str, origin: str | None) -> di
 
 
 def add_headers(allowed: Collection[str], message: Any, scope: Any) -> None:
-    """Add the CORS headers, and one against sniffing of types, to the start of a response of the web application."""
-    if message["type"] != "http.response.start":
+    """Add the CORS headers to the start of a response of the web application."""
+    if not allowed or message["type"] != "http.response.start":
         return
     origin = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"), None)
-    more = NO_SNIFFING | (build_headers(allowed, scope["path"], origin) if allowed else {})
+    more = build_headers(allowed, scope["path"], origin)
     present = {name.lower() for name, _ in message["headers"]}
     added = [(name.encode(), value.encode()) for name, value in more.items() if name.encode() not in present]
     message["headers"] = [*message["headers"], *added]

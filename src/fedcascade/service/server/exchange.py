@@ -47,7 +47,7 @@ class Exchange:
 
     The service fills in the signature and the terms, the writer the identity, the verifier ``is_signed``, ``refusal``,
     ``upload``, ``numbers`` and ``receipt``, the transaction ``result``: the encoded answer, or an exception. The last
-    four attributes are those that uvicorn reads of a request.
+    five attributes are those that uvicorn reads of a request.
     """
 
     headers: Mapping[str, str]
@@ -73,6 +73,7 @@ class Exchange:
     disconnected: bool = False
     keep_alive: bool = True
     response_complete: bool = False
+    more_body: ClassVar = False
     message_event: ClassVar = asyncio.Event()  # unused
 
     def run(self, store: Store, state: ServerState) -> bytes:

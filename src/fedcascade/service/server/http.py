@@ -197,9 +197,8 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
 
         The table of connections closes idle ones, so uvicorn's timer per connection is not needed.
         """
-        if self._deferred is not None:
+        if self._deferred is not None and not self.pipeline:
             refusal, self._deferred = self._deferred, None
-            self.pipeline.clear()
             self._refuse(refusal)
             return
         if self.pipeline:
@@ -209,7 +208,7 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
             if not self.transport.is_closing():
                 self.flow.resume_reading()
         self.is_waiting = self.cycle.response_complete  # of the last request that has begun
-        if self.pipeline:
+        if self.pipeline or self._deferred is not None:
             self.flow.pause_reading()
         elif self.is_waiting and not self.is_in_head:
             self.deadline = self.loop.time() + IDLE_SECONDS
@@ -249,8 +248,13 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
         self._reply(exchange, result)
 
     def _refuse(self, refusal: Refused) -> None:
-        """Send a refusal and close the connection, after the answer to an earlier request of the connection."""
-        if self.pipeline or (self._exchange is not None and not self._missing):
+        """Send a refusal and close the connection, after the answers to earlier requests of the connection."""
+        last = self.cycle
+        if self._deferred is not None:
+            return
+        if self.pipeline or not (last is None or last.response_complete or last.more_body):
+            if last.more_body:  # the request that is refused
+                self.pipeline.popleft()
             self._deferred = refusal
             self.flow.pause_reading()
             return

@@ -160,7 +160,7 @@ class Federation:
 def reload_secrets(hosted: Sequence[Federation], context: ssl.SSLContext | None) -> None:
     """Read certificate, key and operators' tokens from their files again; raise before anything is changed."""
     files = [(each, each.settings.operator_token) for each in hosted if each.settings.operator_token.exists()]
-    tokens = [(each, auth.read_token(path)) for each, path in files]
+    tokens = [(each, auth.read_private_token(path)) for each, path in files]
     certificate, key = hosted[0].settings.tls_cert, hosted[0].settings.tls_key
     if context is not None and certificate is not None:
         read_certificate(certificate, key)
@@ -223,6 +223,7 @@ def run_server(
             log_level="error",  # otherwise malformed requests could fill the log
             access_log=False,
             server_header=False,
+            headers=[("x-content-type-options", "nosniff")],  # of every answer, also outside of the application
             timeout_graceful_shutdown=GRACE_SECONDS,
         )
         scheme = "http" if settings.tls_cert is None else "https"

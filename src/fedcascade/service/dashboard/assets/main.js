@@ -22,6 +22,11 @@ async function sendRequest(path, method = "GET", body = undefined) {
 
 async function startPage() {
   page.session = await sendRequest("live/session");
+  const key = /^#key=(.+)$/.exec(location.hash)?.[1];  // of a demo, in the link that its command prints
+  if (key && !page.session.known) {
+    await sendRequest("live/session", "POST", { token: key }).catch(() => {});  // the login form follows
+    page.session = await sendRequest("live/session");
+  }
   find("login").hidden = page.session.known;
   find("page").hidden = !page.session.known;
   if (!page.session.known) {

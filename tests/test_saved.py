@@ -365,6 +365,18 @@ def test_a_damaged_state_is_refused_or_works(seed: int, states: list[tuple[str, 
     use_server(loaded, random) if kind == SERVER else use_agent(loaded, random)
 
 
+def test_a_buffer_beyond_the_agent_s_own_data_is_refused(
+    states: list[tuple[str, Path, Policy]], tmp_path: Path
+) -> None:
+    [path] = [path for kind, path, policy in states if kind == AGENT and path.stem == "population"]
+    state = read_state_file(path, AGENT)
+    state["agent"]["buffer"] = state["agent"]["buffer"].scale(100.0)
+    assert state["agent"]["buffer"].gram.any()
+    write_state_file(tmp_path / "odd", AGENT, state)
+    with pytest.raises(ValueError, match="positive semi-definite"):
+        load_agent(tmp_path / "odd")
+
+
 def use_server(server: Server, random: np.random.Generator) -> None:
     """Exchanges, a deletion and a newcomer."""
     agents = len(server.holdings)

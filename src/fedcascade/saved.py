@@ -132,13 +132,19 @@ def _check_agent_state(state: Mapping[str, Any], fresh: Agent) -> None:
         require_integer(name, state[name], 0)
     for name in ("buffer", "unanswered", "download", "personal"):
         if isinstance(state[name], Statistics):
-            is_own = name in ("buffer", "unanswered")  # then gram is a sum of squares, up to rounding
-            Ridge(state[name], 1e-9 * (1.0 + float(np.trace(state[name].gram))) if is_own else fresh.policy.lambda_)
+            _require_sums(state[name]) if name in ("buffer", "unanswered") else Ridge(state[name], fresh.policy.lambda_)
     if state["own_data"] is not None:
-        _check_own_data(OwnData(**state["own_data"]), fresh)
+        own = OwnData(**state["own_data"])
+        _check_own_data(own, fresh)
+        _require_sums(unpack_row(own.total, d) - (state["buffer"] + state["unanswered"]))
     require(isinstance(state["shown"], list) and len(state["shown"]) <= OPEN_LISTS, "it has too many open lists")
     for shown in state["shown"]:
         _check_list(shown, d)
+
+
+def _require_sums(statistics: Statistics) -> None:
+    """Refuse a gram that is no sum of squares, up to rounding."""
+    Ridge(statistics, 1e-9 * (1.0 + float(np.abs(statistics.gram).max())))
 
 
 def _check_own_data(own: OwnData, fresh: Agent) -> None:

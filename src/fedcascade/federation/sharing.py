@@ -14,8 +14,8 @@ from fedcascade.constants import Part, constant
 from fedcascade.federation.grouping.guard import Guard
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.elementary import exp, log
-from fedcascade.numerics.jit import jit, jit_inline, jit_no_refcount
-from fedcascade.numerics.lanes import LANES, divide, subtract_product, take_root
+from fedcascade.numerics.jit import jit, jit_no_refcount
+from fedcascade.numerics.lanes import LANES, factorise_lanes
 from fedcascade.numerics.linear import Matrix, Vector
 
 HALVINGS = 8  # weights of others' data are 1, 1/2, 1/4, ... 1/256 and 0
@@ -166,7 +166,7 @@ def _measure_evidence(
                 workspace[at + lane] = lanes.own[lane] * own_number + lanes.others[lane] * number
         for lane in range(LANES):
             workspace[i * (d + 2) * LANES + lane] += lanes.prior[lane]
-    _factorise_lanes(workspace, d)
+    factorise_lanes(workspace, d)
     for lane in range(LANES):
         square, log_det = 0.0, 0.0
         for k in range(d):
@@ -174,18 +174,3 @@ def _measure_evidence(
             square += solved * solved
             log_det += log(workspace[k * (d + 2) * LANES + lane])
         evidence[lane] = 0.5 * (square / variance - 2.0 * log_det + d * log(lanes.prior[lane]))
-
-
-@jit_inline
-def _factorise_lanes(workspace: Vector, d: int) -> None:
-    """Overwrite matrices with their upper factors U, as ``linear.factorise``, and the last column c with U^-T c."""
-    row, pivot = (d + 1) * LANES, d * (d + 1) * LANES
-    for k in range(d):
-        top, diagonal = k * row, k * row + k * LANES
-        take_root(workspace, pivot, diagonal)
-        for j in range(k, d):
-            divide(workspace, top + j * LANES, pivot)
-        divide(workspace, top + d * LANES, diagonal)
-        for i in range(k + 1, d):
-            for j in range(i, d + 1):
-                subtract_product(workspace, i * row + j * LANES, top + i * LANES, top + j * LANES)

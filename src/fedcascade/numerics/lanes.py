@@ -13,6 +13,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import overload
 
+from fedcascade.numerics.jit import jit_inline
 from fedcascade.numerics.linear import Vector
 from fedcascade.numerics.simd import call_llvm, make_intrinsic
 
@@ -64,3 +65,21 @@ def _compiled_subtract_product(values: Any, at: Any, left: Any, right: Any) -> A
 @overload(take_root, strict=False)
 def _compiled_take_root(values: Any, at: Any, of: Any) -> Any:  # noqa: ARG001
     return lambda values, at, of: _take_root(values, at, of)
+
+
+@jit_inline
+def factorise_lanes(workspace: Vector, d: int) -> None:
+    """Overwrite eight matrices with their upper factors U, as ``linear.factorise``, and the last column c with U^-T c.
+
+    ``workspace`` holds matrices of shape (d, d + 1), interleaved, and a pivot of each.
+    """
+    row, pivot = (d + 1) * LANES, d * (d + 1) * LANES
+    for k in range(d):
+        top, diagonal = k * row, k * row + k * LANES
+        take_root(workspace, pivot, diagonal)
+        for j in range(k, d):
+            divide(workspace, top + j * LANES, pivot)
+        divide(workspace, top + d * LANES, diagonal)
+        for i in range(k + 1, d):
+            for j in range(i, d + 1):
+                subtract_product(workspace, i * row + j * LANES, top + i * LANES, top + j * LANES)

@@ -13,6 +13,7 @@ from fedcascade.federation.grouping.population.gaussian import (
     make_gaussian,
     make_workspace,
     measure_evidence,
+    measure_joints,
     to_statistics,
 )
 from fedcascade.federation.grouping.population.groups import (
@@ -58,6 +59,18 @@ def upload(server: Server, agent: int, statistics: Statistics, cause: Cause = Ca
 def get_groups(server: Server) -> PopulationPartition:
     assert isinstance(server.groups, PopulationPartition)
     return server.groups
+
+
+@pytest.mark.parametrize("places", [[4], [2, 0, 1], list(range(11))])
+def test_evidence_of_eight_users_at_a_time_has_the_same_bits(places: list[int]) -> None:
+    random = np.random.default_rng(3)
+    held = [draw_data(random, KINDS[k % 3], 10 + k) for k in range(11)]
+    grams, moments = np.array([each.gram for each in held]), np.array([each.moment for each in held])
+    base, work = make_gaussian(KINDS[0] / 3, np.diag([0.5, 0.2, 0.1]), 0.2), make_workspace(D)
+    for share in (0.0, 1.0):
+        data = grams[5], moments[5]
+        single = [measure_evidence(*data, share, grams[k], moments[k], base, work) for k in places]
+        assert measure_joints(data, share, grams, moments, np.array(places), base, work).tolist() == single
 
 
 def play(thetas: Array, sweeps: int, rounds: int = 30, policy: Policy = OURS, seed: int = 5) -> Server:

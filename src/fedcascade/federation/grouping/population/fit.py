@@ -4,6 +4,7 @@ import numpy as np
 
 from fedcascade.federation.grouping.population.gaussian import (
     Gaussian,
+    Indices,
     Workspace,
     invert_factor,
     invert_into,
@@ -11,7 +12,7 @@ from fedcascade.federation.grouping.population.gaussian import (
     measure_evidence,
     solve_mean,
 )
-from fedcascade.federation.grouping.population.groups import Indices, Users
+from fedcascade.federation.grouping.population.groups import Users
 from fedcascade.numerics.jit import jit, jit_no_refcount
 from fedcascade.numerics.linear import Matrix, Vector
 

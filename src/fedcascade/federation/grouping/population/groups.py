@@ -7,22 +7,22 @@ of its members' data, weighted by responsibility. Members of a group may differ:
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedcascade.federation.grouping.population.gaussian import (
     Cube,
     Gaussian,
+    Indices,
     Workspace,
     add_component,
     invert_factor,
     measure_evidence,
+    measure_joints,
     solve_mean,
 )
 from fedcascade.numerics.elementary import exp, log
 from fedcascade.numerics.jit import jit, jit_no_refcount
 from fedcascade.numerics.linear import Matrix, Vector
 
-Indices = NDArray[np.int64]
 MIN_RESPONSIBILITY = 0.02  # smaller responsibilities are set to 0
 MIN_SIZE = 0.3  # members; smaller groups are skipped
 LOG_ZERO = -1e300  # log weight of a group that is skipped
@@ -94,7 +94,7 @@ def free_slot(groups: Groups, slot: int) -> None:
         array[slot] = 0.0
 
 
-@jit_no_refcount
+@jit
 def weigh_groups(
     groups: Groups, gram: Matrix, moment: Vector, unassigned: float, base: Gaussian, work: Workspace, weights: Vector
 ) -> float:
@@ -102,16 +102,15 @@ def weigh_groups(
 
     The last weight is that of no group, to which ``unassigned`` users belong.
     """
-    none = weights.size - 1
-    weights[none] = log(max(1.0, unassigned)) + measure_evidence(gram, moment, 0.0, gram, moment, base, work)
-    largest = weights[none]
-    for slot in range(none):
-        weights[slot] = LOG_ZERO
-        if groups.size[slot] > MIN_SIZE:
-            joint = measure_evidence(gram, moment, 1.0, groups.gram[slot], groups.moment[slot], base, work)
-            weights[slot] = log(groups.size[slot]) + joint - groups.evidence[slot]
-            largest = max(largest, weights[slot])
-    return float(largest)
+    weights[:] = LOG_ZERO
+    weights[weights.size - 1] = log(max(1.0, unassigned)) + measure_evidence(
+        gram, moment, 0.0, gram, moment, base, work
+    )
+    slots = np.flatnonzero(groups.size > MIN_SIZE)
+    joint = measure_joints((gram, moment), 1.0, groups.gram, groups.moment, slots, base, work)
+    for k in range(slots.size):
+        weights[slots[k]] = log(groups.size[slots[k]]) + joint[k] - groups.evidence[slots[k]]
+    return float(weights.max())
 
 
 @jit_no_refcount
@@ -205,13 +204,13 @@ def match_moments(
 def measure_merge(groups: Groups, slot: int, base: Gaussian, work: Workspace) -> tuple[float, int]:
     """Return the largest gain in evidence from merging a group with another, and that other slot, or -1."""
     best, partner = 0.0, -1
-    gram, moment = groups.gram[slot], groups.moment[slot]
-    for other in range(groups.size.size):
-        if other != slot and groups.size[other] > 0.0:
-            joint = measure_evidence(gram, moment, 1.0, groups.gram[other], groups.moment[other], base, work)
-            gain = joint - groups.evidence[slot] - groups.evidence[other]
-            if gain > best:
-                best, partner = gain, other
+    others = np.flatnonzero(groups.size > 0.0)
+    data = groups.gram[slot], groups.moment[slot]
+    joint = measure_joints(data, 1.0, groups.gram, groups.moment, others, base, work)
+    for k in range(others.size):
+        gain = joint[k] - groups.evidence[slot] - groups.evidence[others[k]]
+        if others[k] != slot and gain > best:
+            best, partner = gain, others[k]
     return best, partner
 
 
@@ -350,12 +349,11 @@ def _grow_group(
     members, count = np.full(MAX_FOUNDERS, -1), 0
     gain, best = 0.0, LOG_ZERO
     for size in range(1, MAX_FOUNDERS + 1):
-        place, joint = -1, LOG_ZERO
-        for k in range(MAX_FOUNDERS):
-            if near[k] >= 0:
-                evidence = measure_evidence(gram, moment, 1.0, users.gram[near[k]], users.moment[near[k]], base, work)
-                if evidence - alone[k] > joint:
-                    place, joint = k, evidence - alone[k]
+        place, joint, left = -1, LOG_ZERO, np.flatnonzero(near >= 0)
+        evidence = measure_joints((gram, moment), 1.0, users.gram, users.moment, near[left], base, work)
+        for k in range(left.size):
+            if evidence[k] - alone[left[k]] > joint:
+                place, joint = left[k], evidence[k] - alone[left[k]]
         if place < 0:
             break
         gain += joint - together + log(size) - log(max(1.0, unassigned - size))
@@ -374,20 +372,21 @@ def _find_nearest(
     users: Users, user: int, candidates: Indices, base: Gaussian, work: Workspace, near: Indices, alone: Vector
 ) -> None:
     """Fill ``near`` with the ungrouped candidates that fit the user best, and ``alone`` with their own evidence."""
-    gain = np.full(near.size, LOG_ZERO)
-    for other in candidates:
-        if other == user or users.responsibilities[other].sum() >= 0.1:
-            continue
-        gram, moment = users.gram[other], users.moment[other]
-        own = measure_evidence(gram, moment, 0.0, gram, moment, base, work)
-        joint = measure_evidence(users.gram[user], users.moment[user], 1.0, gram, moment, base, work)
+    gain, data = np.full(near.size, LOG_ZERO), (users.gram[user], users.moment[user])
+    is_free = np.zeros(candidates.size, np.bool_)
+    for k in range(candidates.size):
+        is_free[k] = candidates[k] != user and users.responsibilities[candidates[k]].sum() < 0.1
+    others = candidates[is_free]
+    own = measure_joints(data, 0.0, users.gram, users.moment, others, base, work)
+    joint = measure_joints(data, 1.0, users.gram, users.moment, others, base, work)
+    for k in range(others.size):
         last = near.size - 1
-        if joint - own <= gain[last]:
+        if joint[k] - own[k] <= gain[last]:
             continue
-        while last > 0 and joint - own > gain[last - 1]:
+        while last > 0 and joint[k] - own[k] > gain[last - 1]:
             gain[last], near[last], alone[last] = gain[last - 1], near[last - 1], alone[last - 1]
             last -= 1
-        gain[last], near[last], alone[last] = joint - own, other, own
+        gain[last], near[last], alone[last] = joint[k] - own[k], others[k], own[k]
 
 
 @jit

@@ -20,7 +20,12 @@ from fedcascade.checks import require, whole_numbers
 from fedcascade.constants import Part, constant
 from fedcascade.federation.grouping.partition import Labels, Partition
 from fedcascade.federation.grouping.population.fit import fit_population
-from fedcascade.federation.grouping.population.gaussian import make_gaussian, make_workspace, to_statistics
+from fedcascade.federation.grouping.population.gaussian import (
+    make_gaussian,
+    make_workspace,
+    measure_joints,
+    to_statistics,
+)
 from fedcascade.federation.grouping.population.groups import (
     Groups,
     Users,
@@ -39,7 +44,6 @@ from fedcascade.federation.grouping.population.proposals import (
     estimate_users,
     move_users,
     predict_users,
-    score_users,
     try_groups,
 )
 from fedcascade.federation.holdings import Holdings, append_zeros, drop_row, require_places
@@ -300,7 +304,8 @@ class PopulationPartition(Partition):
         scores = [predict_users(self.group, users, chosen, active, self.base, self.work)]
         for factor in NARROWINGS:
             narrow = make_gaussian(self.mean, factor * self.covariance, self.variance)
-            scores.append(score_users(users, chosen, narrow, self.work))
+            data = users.gram[0], users.moment[0]  # none of it: their share is 0
+            scores.append(measure_joints(data, 0.0, users.gram, users.moment, chosen, narrow, self.work))
         return max(scores, key=np.sum)
 
     def _build_answer(self, agent: int, mean: Vector, covariance: Matrix) -> Statistics:

@@ -2,11 +2,17 @@
 
 import numpy as np
 
-from fedcascade.federation.grouping.population.gaussian import Cube, Gaussian, Workspace, measure_evidence, solve_mean
+from fedcascade.federation.grouping.population.gaussian import (
+    Cube,
+    Gaussian,
+    Indices,
+    Workspace,
+    measure_evidence,
+    solve_mean,
+)
 from fedcascade.federation.grouping.population.groups import (
     LOG_ZERO,
     Groups,
-    Indices,
     Users,
     assign_user,
     copy_groups,
@@ -21,6 +27,7 @@ from fedcascade.numerics.jit import jit
 from fedcascade.numerics.linear import Matrix, Vector
 
 ITERATIONS = 5  # of k-means
+HOPELESS_GAIN = -0.03  # abandon proposed groups if their first sweep gains less log-likelihood per user
 
 
 @jit
@@ -106,16 +113,6 @@ def predict_users(
 
 
 @jit
-def score_users(users: Users, chosen: Indices, base: Gaussian, work: Workspace) -> Vector:
-    """Return the log-likelihood of each chosen user's data under the population alone."""
-    scores = np.empty(chosen.size)
-    for place in range(chosen.size):
-        gram, moment = users.gram[chosen[place]], users.moment[chosen[place]]
-        scores[place] = measure_evidence(gram, moment, 0.0, gram, moment, base, work)
-    return scores
-
-
-@jit
 def try_groups(
     users: Users, labels: Indices, present: Vector, sweeps: int, base: Gaussian, work: Workspace
 ) -> tuple[float, float]:
@@ -128,6 +125,9 @@ def try_groups(
     groups, weights = make_groups(count, base.mean.size), np.empty(count + 1)
     total = squares = 0.0
     for sweep in range(sweeps + 1):
+        if sweep == 2 and total < HOPELESS_GAIN * labels.size:
+            break
+        total = squares = 0.0
         for user in range(labels.size):
             if sweep == 0:
                 weights[:] = 0.0
@@ -137,10 +137,9 @@ def try_groups(
                 weigh_groups(groups, users.gram[user], users.moment[user], 1.0, base, work, weights)
                 weights[count] = LOG_ZERO
                 largest = weights.max()
-                if sweep == sweeps:
-                    gain = sum_logs(weights, largest) - log(labels.size) - present[user]
-                    total += gain
-                    squares += gain * gain
+                gain = sum_logs(weights, largest) - log(labels.size) - present[user]
+                total += gain
+                squares += gain * gain
                 normalise(weights, largest)
             assign_user(groups, users, user, weights, base, work)
     return total, np.sqrt(squares)

@@ -19,7 +19,7 @@ from fedcascade.service.server.state import replay_log
 from fedcascade.service.store.open import open_store
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
-LIBRARIES = ("peers", "plain_numpy", "plain_systems")  # what scripts use
+LIBRARIES = ("peers", "plain_numpy", "plain_systems", "triggers")  # what scripts use
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
 
 
@@ -64,6 +64,7 @@ def test_every_contestant_plays_a_slice() -> None:
 def test_every_job_of_the_tables_names_a_known_policy() -> None:
     assert all(job.build_policy().name for job in script("table1").list_jobs())
     assert {planned.policy for planned in load_plan(FOLDER / "phases.toml").policies} == {"phase-fclub"}
+    assert "paper-rayleigh" in {planned.policy for planned in load_plan(FOLDER / "triggers.toml").policies}
 
 
 def test_the_cost_of_an_upload_is_measured_with_each_policy() -> None:

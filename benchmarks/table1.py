@@ -20,7 +20,9 @@ SEEDS, CHECKPOINTS = range(3), 30
 ROUNDS = {10: 300_000, 1: 100_000}
 NINE = ("oful", "c3-ucb", "dislinucb", "club-cascade", "async-linucb", "async-linucb-am", "phase-fclub", "fedlinucb",
         "fedc3ucb-h")  # fmt: skip
-BESIDE = ("fedind", "club-cascade at alpha_d 7")  # not in Table 1, for comparison
+# Not in Table 1, for comparison; club-cascade with the F of its paper instead of its authors' code.
+PAPERS_WIDTH = "club-cascade, its paper's F"
+BESIDE = ("fedind", PAPERS_WIDTH, f"{PAPERS_WIDTH} at alpha_d 7")
 ALIKE = ("oful", "dislinucb", "async-linucb", "fedlinucb", "fedind")  # played with J = 1
 
 
@@ -35,7 +37,8 @@ class Job:
     def build_policy(self) -> Policy:
         """Build the policy with lambda 4 and beta 5."""
         name, _, alpha_d = self.name.partition(" at alpha_d ")
-        policy = get_policy(name).with_beta(5.0).with_constants(lambda_=4.0)
+        policy = get_policy(name.partition(",")[0]).with_beta(5.0).with_constants(lambda_=4.0)
+        policy = policy.with_constants(width="paper") if name == PAPERS_WIDTH else policy
         return policy.with_constants(alpha_d=float(alpha_d)) if alpha_d else policy
 
 

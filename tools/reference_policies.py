@@ -20,11 +20,14 @@ item the two are equal. With a discount gamma below 1, the item at position k co
     "dislinucb": """An agent decides with the last synchronisation and its own data since. When an agent has learned
 much, all agents upload their buffers and all download the sum: two exchanges per agent.""",
     "club-cascade": """An agent asks the server when its user arrives, and uploads when the user has been served: one
-exchange per round. It has the paper's similarity graph. The authors' constants are cautious: no edge is deleted
-before 60,000 examined items per user at d = 20. Until then it equals `c3-ucb`.""",
+exchange per round. It has the paper's similarity graph. Its default F is that of the authors' code: at d = 20, two
+users at distance 1 lose their edge after 177 examined items each. That F falls faster than estimates converge, so like
+users part as well, and nearly all end alone. With the F of their paper (`--set club-cascade.width=paper`) the edge
+lasts for 61,584 items, and until then the policy equals `c3-ucb`. What finds the clusters is the paper's F with a
+smaller alpha_d: [results](reference-results.md#policies-of-table-1).""",
     "async-linucb": """An agent decides with all that it knows, and uploads when its determinant has grown by gamma_u.
-The server pushes everything to each agent whose determinant is behind by more than gamma_d. Uploads and pushes both
-count.""",
+The server pushes everything to each agent whose determinant is behind by more than gamma_d. An agent uses a push after
+it has learned from its next list. Uploads and pushes both count.""",
     "async-linucb-am": """Theta has a shared part, as in `async-linucb`, and a personal part that never leaves its
 agent. Alternating minimisation splits the reward of an observation between the two.""",
     "phase-fclub": """Agents are assigned to local servers; sharing inside one is free. At the start of a phase, local

@@ -125,13 +125,15 @@ def _check_agent_state(state: Mapping[str, Any], fresh: Agent) -> None:
     """Refuse an invalid state of an agent, because compiled code trusts its shapes, places and numbers."""
     d, known = fresh.problem.dimension, fresh.to_state()
     for name, value in known.items():
-        if name not in ("format", "shown"):
+        if name not in ("format", "shown", "pushed"):
             require(name in state, f"it has no {name}")
             require_alike(name, state[name], value, value, 1)
     for name in ("arrivals", "uploads"):
         require_integer(name, state[name], 0)
-    for name in ("buffer", "unanswered", "download", "personal"):
-        if isinstance(state[name], Statistics):
+    if state.get("pushed") is not None:
+        require_alike("pushed", state["pushed"], known["download"], known["download"], 1)
+    for name in ("buffer", "unanswered", "download", "pushed", "personal"):
+        if isinstance(state.get(name), Statistics):
             _require_sums(state[name]) if name in ("buffer", "unanswered") else Ridge(state[name], fresh.policy.lambda_)
     if state["own_data"] is not None:
         own = OwnData(**state["own_data"])

@@ -6,7 +6,7 @@ import pytest
 
 from fedcascade.federation.changes import ChangeDetection
 from fedcascade.federation.decisions import DownloadAndBuffer, LastDownload
-from fedcascade.federation.grouping.graph.complete import HeterogeneityGraph
+from fedcascade.federation.grouping.graph.complete import ClubGraph, HeterogeneityGraph
 from fedcascade.federation.grouping.partition import Alone, Everyone, KnownClusters
 from fedcascade.federation.grouping.phases import SplitAndMerge
 from fedcascade.federation.grouping.population.partition import Population
@@ -35,7 +35,7 @@ PARTS = {
     "oful": (Everyone(), Never(), DownloadAndBuffer()),
     "c3-ucb": (Everyone(), Never(), DownloadAndBuffer()),
     "dislinucb": (Everyone(), SyncBudget(), DownloadAndBuffer()),
-    "club-cascade": (HeterogeneityGraph(), Always(), LastDownload()),
+    "club-cascade": (ClubGraph(), Always(), LastDownload()),
     "async-linucb": (Everyone(), Ratio(), DownloadAndBuffer()),
     "async-linucb-am": (Everyone(), Ratio(), DownloadAndBuffer()),
     "phase-fclub": (SplitAndMerge(), Always(), LastDownload()),

@@ -94,6 +94,7 @@ class AsyncClients:
         self.d, self.users = world.dimension, range(world.users)
         self.lambda_, self.gamma_u, self.gamma_d = lambda_, gamma_u, gamma_d
         self.local = [Data.zero(self.d) for _ in self.users]
+        self.decided = [Data.zero(self.d) for _ in self.users]  # theta and AInv of a client come from this
         self.upload_buffer = [Data.zero(self.d) for _ in self.users]
         self.download_buffer = [Data.zero(self.d) for _ in self.users]
         self.server = Data.zero(self.d)
@@ -130,7 +131,8 @@ def play_async_linucb(
             clients.local[u].see(x, y)
             clients.upload_buffer[u].see(x, y)
 
-        transcript.lists.append(play_round(world, t, K, lambda_, beta, clients.local[u], see))
+        transcript.lists.append(play_round(world, t, K, lambda_, beta, clients.decided[u], see))
+        clients.decided[u] = clients.local[u].plus(Data.zero(world.dimension))  # in the update, not at a push
         clients.exchange(t, u, transcript)
     transcript.partition = [0] * world.users
     return transcript
@@ -162,11 +164,12 @@ def play_async_linucb_am(
     for t in range(1, rounds + 1):
         u = world.arrival(t)
         X = world.items(t).astype(np.float64)
-        scores = X @ (fit(shared[u]) + fit(own[u]))
-        for data in (shared[u], own[u]):
+        scores = X @ (fit(clients.decided[u]) + fit(own[u]))
+        for data in (clients.decided[u], own[u]):
             inverse = np.linalg.inv(data.A + lambda_ * np.eye(d))
             scores = scores + beta * np.sqrt(np.einsum("ij,jk,ik->i", X, inverse, X))
         transcript.lists.append(show_best(world, t, K, np.minimum(scores, 1.0), partial(see, u)))
+        clients.decided[u] = shared[u].plus(Data.zero(d))
         clients.exchange(t, u, transcript)
     transcript.partition = [0] * world.users
     return transcript
@@ -211,7 +214,7 @@ def play_dislinucb(world: Synthetic, *, rounds: int, K: int, lambda_: float, bet
 def play_club_cascade(
     world: Synthetic, *, rounds: int, K: int, lambda_: float, beta: float, alpha_d: float
 ) -> Transcript:
-    """Li and Zhang 2018: serve with the component, learn, delete edges."""
+    """Li and Zhang 2018: serve with the component, learn, delete edges; F is that of their code."""
     d, users, transcript = world.dimension, range(world.users), Transcript()
     data = [Data.zero(d) for _ in users]
     G = nx.complete_graph(world.users)
@@ -220,7 +223,7 @@ def play_club_cascade(
         return np.asarray(np.linalg.solve(data[v].A + lambda_ * np.eye(d), data[v].b))
 
     def width(v: int) -> float:
-        return float(np.sqrt((1 + np.log(1 + data[v].n)) / (1 + data[v].n)))
+        return float(np.sqrt(1 + np.log(1 + data[v].n)) / (1 + data[v].n))
 
     for t in range(1, rounds + 1):
         u = world.arrival(t)

@@ -51,7 +51,8 @@ class LocalState(NamedTuple):
 
     ``unanswered`` sums the uploads without an answer. ``own`` holds own data if the policy keeps them apart, and
     ``personal`` the part of theta that is never uploaded. ``change_pending`` marks a changed user whose ``CHANGE``
-    upload has not been sent. ``decision`` is the estimate that scores items.
+    upload has not been sent. ``decision`` is the estimate that scores items. ``pushed`` replaces the download at the
+    next list that the agent learns from.
     """
 
     id: int
@@ -64,6 +65,7 @@ class LocalState(NamedTuple):
     own: OwnData | None
     personal: PersonalEstimate | None
     change_pending: bool = False
+    pushed: Statistics | None = None
 
     @property
     def dimension(self) -> int:
@@ -130,6 +132,8 @@ def observe(policy: Policy, state: LocalState, shown: ShownList, click: Click, *
 
     Each list may be observed once. ``round_`` is t, and ``draw`` a uniform number for triggers that upload at random.
     """
+    if state.pushed is not None:
+        state = state._replace(download=Ridge(state.pushed, policy.lambda_), pushed=None)
     learned = _follow_user(policy, _add_list(policy, state, shown, click), shown, click)
     if learned.change_pending:
         sent, upload = _send_if_due(policy, learned)
@@ -356,6 +360,11 @@ class Agent:
         download.check(self.problem.dimension)
         self.state = receive(self.policy, self.state, download)
 
+    def push(self, download: Statistics) -> None:
+        """Replace the last download at the next list that the agent learns from."""
+        download.check(self.problem.dimension)
+        self.state = self.state._replace(pushed=download)
+
     def restart(self, kept: Statistics) -> None:
         """Start over for a changed user, keeping ``kept``; a ``CHANGE`` upload becomes pending."""
         self.state = restart(self.policy, self.state, kept)
@@ -389,6 +398,7 @@ class Agent:
             "buffer": state.buffer,
             "unanswered": state.unanswered,
             "download": state.download.statistics,
+            "pushed": state.pushed,
             "personal": None if state.personal is None else state.personal.statistics,
             "own_data": None if state.own is None else state.own._asdict(),
             "change_pending": state.change_pending,
@@ -400,6 +410,7 @@ class Agent:
         written, lambda_ = state["format"], self.policy.lambda_
         require(written == STATE_FORMAT, f"the state of an agent must have format {STATE_FORMAT}, got {written}")
         known = {name: state[name] for name in ("arrivals", "uploads", "buffer", "unanswered", "change_pending")}
+        known["pushed"] = state.get("pushed")  # states of 0.3 lack it
         own = None if self.state.own is None else OwnData(**state["own_data"])
         personal = None if self.state.personal is None else PersonalEstimate(state["personal"], lambda_)
         loaded = self.state._replace(**known, download=Ridge(state["download"], lambda_), own=own, personal=personal)

@@ -33,11 +33,12 @@ TABLE_1: Mapping[str, TableRow] = {
         "one agent is active in a round, not all; the budget counts items examined since the last synchronisation"),
     "club-cascade": TableRow("cascade", "O(d sqrt(J K T) log T)", "O(T)",
         "Li, Zhang 2018", "Online clustering of contextual cascading bandits",
-        "nowhere that we know of; its constants are computed from the sizes of a run"),
+        "constants are computed from the sizes of a run. The paper prints F(T) = sqrt((1 + ln(1 + T)) / (1 + T)); the "
+        "authors' code divides sqrt(1 + ln(1 + T)) by 1 + T, and so do we (`width`)"),
     "async-linucb": TableRow("single", "O(d sqrt(T) log T)", "O(d |U|^2 log T)", "Li, Wang 2021", ASYNC_LINUCB,
-        "a push carries the whole sum instead of the missing part, which is equivalent; an agent uses a push "
-        "from its next round on (the source does not specify this); beta is the self-normalised bound for all "
-        "data of the agent and theta of length at most 1"),
+        "a push carries the whole sum instead of the missing part, which is equivalent; as in the authors' "
+        "code, an agent shows one more list before it uses a push (their text does not specify this); beta is the "
+        "self-normalised bound for all data of the agent and theta of length at most 1"),
     "async-linucb-am": TableRow("single", "O(d sqrt(|U| T) log T)", "O(d |U|^2 log T)", "Li, Wang 2021", ASYNC_LINUCB,
         "both parts use one feature vector; the beta of the shared part scales both widths; both parts are "
         "regularised, so no pseudo-inverse is needed"),

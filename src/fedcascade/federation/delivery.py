@@ -21,5 +21,6 @@ def run_exchange(server: Server, agents: Sequence[Agent], upload: Upload) -> Mes
 
 def _deliver(agents: Sequence[Agent], downloads: Downloads) -> Downloads:
     for agent, statistics in downloads:
-        agents[agent].receive(statistics)
+        taker = agents[agent]
+        (taker.push if taker.policy.reply_rule.delays_pushes else taker.receive)(statistics)
     return downloads

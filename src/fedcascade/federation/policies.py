@@ -20,7 +20,7 @@ from fedcascade.constants import (
 )
 from fedcascade.federation.changes import ChangeDetection
 from fedcascade.federation.decisions import Decision, DownloadAndBuffer, LastDownload
-from fedcascade.federation.grouping.graph.complete import HeterogeneityGraph
+from fedcascade.federation.grouping.graph.complete import ClubGraph, HeterogeneityGraph
 from fedcascade.federation.grouping.graph.guarded import GuardedGraph
 from fedcascade.federation.grouping.partition import Alone, Everyone, Grouping, KnownClusters
 from fedcascade.federation.grouping.phases import SplitAndMerge
@@ -259,7 +259,7 @@ POLICIES: Mapping[str, Policy] = PolicyTable(
         Policy("dislinucb", Everyone(), SyncBudget(), DownloadAndBuffer(),
                "all agents synchronise when one of them has learned enough", AllAgents(),
                formulas=(Formula("budget", "T / (|U| d ln T)", compute_budget),)),
-        Policy("club-cascade", HeterogeneityGraph(), Always(), LastDownload(),
+        Policy("club-cascade", ClubGraph(), Always(), LastDownload(),
                "a similarity graph of users at the server, with an exchange in every round", OnArrival(),
                formulas=CLUB),
         Policy("async-linucb", Everyone(), Ratio(), DownloadAndBuffer(),

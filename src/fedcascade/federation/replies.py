@@ -25,6 +25,7 @@ class ReplyRule(Part):
     download_cause: ClassVar[Cause | None] = None  # set if a download counts as an exchange of its own
     answers_uploads: ClassVar[bool] = False  # otherwise an agent keeps its uploads in its own statistics
     answers_arrivals: ClassVar[bool] = False  # answers when the user arrives instead of after an upload
+    delays_pushes: ClassVar[bool] = False  # an agent uses a push only after it has learned from its next list
     synchronises: ClassVar[bool] = False  # an upload makes all agents upload and download
     single_learner: ClassVar[bool] = False
 
@@ -124,10 +125,14 @@ class AllAgents(ReplyRule):
 
 @dataclass(frozen=True, kw_only=True)
 class Lagging(ReplyRule):
-    """Pushes to agents that are behind: det(pooled) > gamma_d det(known to the agent)."""
+    """Pushes to agents that are behind: det(pooled) > gamma_d det(known to the agent).
+
+    As in the authors' code, an agent recomputes its estimate when it learns from a list, not when a push arrives.
+    """
 
     agents: ClassVar[str] = "partly asynchronous"
     download_cause: ClassVar[Cause | None] = Cause.PUSH
+    delays_pushes: ClassVar[bool] = True
     gamma_d: float = describe_push_ratio(5.0, "gamma_D")
 
     def begin(self, groups: Partition) -> ReplyState:

@@ -19,7 +19,7 @@ from fedcascade.numerics.linear import Vector, sum_in_order
 from fedcascade.simulation.ledger import ExchangeLedger, LedgerEntry
 from fedcascade.simulation.user_regret import RegretByUser, UserRecord
 
-ARITHMETIC = 6  # version of the arithmetic; incremented by changes that alter the bits of a Trace
+ARITHMETIC = 7  # version of the arithmetic; incremented by changes that alter the bits of a Trace
 Lists = NDArray[np.int32]  # one row of items per round, padded with -1
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedcascade.federation.grouping.graph.complete import HeterogeneityGraph, require_memory
+from fedcascade.federation.grouping.graph.complete import ClubGraph, HeterogeneityGraph, Width, require_memory
 from fedcascade.federation.grouping.graph.search import find_components
-from fedcascade.federation.holdings import compute_confidence_width
+from fedcascade.federation.holdings import Holdings, compute_confidence_width
 from fedcascade.learning.statistics import Statistics
 
 from ..graphs import get_edges
@@ -88,6 +88,18 @@ def test_removing_edges_without_splitting_keeps_one_group() -> None:
 def test_confidence_width_by_hand() -> None:
     assert compute_confidence_width(0) == 1.0
     np.testing.assert_allclose(compute_confidence_width(99), sqrt((1 + log(100)) / 100))
+
+
+@pytest.mark.parametrize(("width", "last"), [("code", 176), ("paper", 61_583)])
+def test_the_edges_of_club_cascade_last_as_long_as_its_f_says(width: Width, last: int) -> None:
+    """At d = 20 and a distance of 1, with the authors' alpha_d of 8 sqrt(d)."""
+    for count, is_kept in ((last, True), (last + 1, False)):
+        holdings = Holdings(2, 20, 4.0)
+        holdings.theta[1, 0] = holdings.length[1] = 1.0
+        holdings.count[:], holdings.width[:] = count, compute_confidence_width(count)
+        groups = ClubGraph(alpha_d=8 * sqrt(20), width=width).begin(holdings, None)
+        groups.revise(0)
+        assert (groups.labels[0] == groups.labels[1]) == is_kept
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan")])

@@ -97,6 +97,17 @@ class PersonalState(NamedTuple):
     root: NDArray[np.float64]
 
 
+class PushedState(NamedTuple):
+    """Pushes that agents apply in their next round, as arrays over agents. Empty where downloads apply at once."""
+
+    gram: NDArray[np.float64]
+    moment: NDArray[np.float64]
+    theta: NDArray[np.float64]
+    root: NDArray[np.float64]
+    numbers: NDArray[np.float64]  # as in AgentState
+    waits: NDArray[np.bool_]  # whether the agent has a push to apply
+
+
 class CompiledSimulation(NamedTuple):
     """The arguments of compiled rounds; agents are the first axis of all but the first two."""
 
@@ -105,6 +116,7 @@ class CompiledSimulation(NamedTuple):
     states: AgentState
     packed: PackedStates
     personal: PersonalState
+    pushed: PushedState
     own: OwnData | None = None  # for agents that keep their own data apart
 
 

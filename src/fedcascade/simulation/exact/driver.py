@@ -12,7 +12,7 @@ from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.linear import pack_sums, unpack_sums
 from fedcascade.simulation.exact import arrays
-from fedcascade.simulation.exact.arrays import AgentState, PackedStates, PersonalState
+from fedcascade.simulation.exact.arrays import AgentState, PackedStates, PersonalState, PushedState
 from fedcascade.simulation.exact.lowering import ENVIRONMENTS, PERSONAL_PARTS, compile_policy, lower
 from fedcascade.simulation.exact.sequential_kernels import fit_personal
 from fedcascade.simulation.scenario import Scenario, Simulation
@@ -40,6 +40,7 @@ class ExchangeDriver:
         self.packed = make_packed_states(users if is_packed else 0, d)
         learners = users if lower(PERSONAL_PARTS, policy.personal) else 0
         self.personal = PersonalState(np.zeros((learners, d, d)), np.zeros((learners, d)), np.zeros((learners, d, d)))
+        self.pushed = make_pushed_state(users if policy.reply_rule.delays_pushes else 0, d)
         self.own_data = None
         if policy.keeps_own_data:
             self.own_data = make_policy_data(policy, (users,), d)
@@ -71,7 +72,7 @@ class ExchangeDriver:
         upload = self._upload(agent, cause)
         uploads = (upload, *(self._upload(collected, cause) for collected in self.server.agents_to_collect(upload)))
         downloads = self.server.take(*uploads)  # uploads of compiled agents need no check
-        self.receive(downloads)
+        self.receive(downloads, is_delayed=self.policy.reply_rule.delays_pushes)
         uploads, downloads = self.server.reply_state.select_counted(uploads, fetched + downloads)
         self.recorder.record_exchange(round_, uploads, downloads, self.policy.reply_rule.download_cause)
 
@@ -107,8 +108,8 @@ class ExchangeDriver:
             self.server.groups.set_true_cluster(agent, cluster)
             self.run_exchange(round_, agent, Cause.CHANGE)
 
-    def receive(self, downloads: Downloads) -> None:
-        """Apply downloads to their agents."""
+    def receive(self, downloads: Downloads, *, is_delayed: bool = False) -> None:
+        """Apply downloads to their agents, now or in their next rounds."""
         if self.own_data is not None:
             nothing = Statistics.zero(self.problem.dimension)  # the buffer after an upload
             for agent, statistics in downloads:
@@ -120,7 +121,14 @@ class ExchangeDriver:
         for agent, statistics in downloads:
             key = id(statistics)
             ridges[key] = ridges.get(key) or Ridge(statistics, self.policy.lambda_)
-            self.load_ridge(agent, ridges[key])
+            (self._keep_push if is_delayed else self.load_ridge)(agent, ridges[key])
+
+    def _keep_push(self, agent: int, ridge: Ridge) -> None:
+        """Keep a ridge for the next round of its agent."""
+        pushed, sums = self.pushed, ridge.statistics
+        pushed.gram[agent], pushed.moment[agent] = sums.gram, sums.moment
+        pushed.theta[agent], pushed.root[agent] = ridge.theta, ridge.root
+        pushed.numbers[agent], pushed.waits[agent] = self._compute_numbers(ridge), True
 
     def load_ridge(self, agent: int, ridge: Ridge, deviation: float = 1.0) -> None:
         """Set the ridge with which an agent decides; ``deviation`` multiplies beta."""
@@ -132,7 +140,7 @@ class ExchangeDriver:
         states.gram[agent], states.moment[agent] = sums.gram, sums.moment
         states.theta[agent], states.root[agent] = ridge.theta, ridge.root
         states.numbers[agent] = self._compute_numbers(ridge, deviation)
-        # A push may arrive while the buffer holds data; the widths of that data under the new ridge are unknown.
+        # A download may arrive while the buffer holds data, whose widths under the new ridge are unknown.
         if states.counts[agent, arrays.ROUNDS] > 0:
             states.numbers[agent, arrays.SQUARED_WIDTHS] = np.inf
         if self.policy.personal:
@@ -149,6 +157,12 @@ def make_states(users: int, d: int) -> AgentState:
     gram, root, buffer_gram = np.zeros((3, users, d, d))
     numbers, counts = np.zeros((users, 4)), np.zeros((users, 4), np.int64)
     return AgentState(gram, moment, theta, root, buffer_gram, buffer_moment, numbers, counts)
+
+
+def make_pushed_state(users: int, d: int) -> PushedState:
+    """Make the state of agents without pushes; of no agents if downloads apply at once."""
+    (gram, root), (moment, theta) = np.zeros((2, users, d, d)), np.zeros((2, users, d))
+    return PushedState(gram, moment, theta, root, np.zeros((users, 4)), np.zeros(users, np.bool_))
 
 
 def _fill_buffer(states: AgentState, agent: int, statistics: Statistics) -> None:

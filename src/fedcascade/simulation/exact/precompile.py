@@ -23,7 +23,7 @@ from fedcascade.learning.oracles import TopK
 from fedcascade.learning.statistics import Statistics
 from fedcascade.simulation.exact import arrays, kernels, lowering
 from fedcascade.simulation.exact import sequential_kernels as loops
-from fedcascade.simulation.exact.driver import ExchangeDriver, make_packed_states, make_states
+from fedcascade.simulation.exact.driver import ExchangeDriver, make_packed_states, make_pushed_state, make_states
 from fedcascade.simulation.exact.lowering import RoundOrder
 from fedcascade.simulation.exact.screening import make_scratch
 from fedcascade.simulation.exact.windows import make_batch, record_batch
@@ -44,6 +44,7 @@ def compile_loops(policies: Sequence[Policy]) -> None:
     history = OneChange(np.zeros(_USERS, np.int64), np.zeros((_USERS, d)))
     clustered = Clustered(ClusteredOptions(items=4), seed=0, history=history, lifted=True)
     personal = arrays.PersonalState(np.zeros((0, d, d)), np.zeros((0, d)), np.zeros((0, d, d)))
+    pushed = make_pushed_state(0, d)
     numbers, flags = np.zeros(1, np.int64), np.zeros(1, np.bool_)
     results = np.zeros(1), flags, numbers, np.zeros((0, 1), np.int32), np.ones((0, 1))
     window = arrays.Window(1, numbers, numbers, numbers, numbers, numbers, *results)
@@ -55,11 +56,11 @@ def compile_loops(policies: Sequence[Policy]) -> None:
         shape = replace(POLICIES["fedind"], trust=trust, changes=changes)
         own = make_policy_data(shape, (_USERS,), d) if shape.keeps_own_data else None
         compiled = lowering.compile_policy(shape, TopK(length=1), problem)
-        simulation = arrays.CompiledSimulation(environment, compiled, states, packed, personal, own)
+        simulation = arrays.CompiledSimulation(environment, compiled, states, packed, personal, pushed, own)
         kernels.advance_agents(simulation, window, none, np.zeros(1, np.int64), scratch, arrays.select_agent(states, 0))
     if any(_get_order(policy) in (RoundOrder.BY_TIME, RoundOrder.ON_ARRIVAL) for policy in policies):
         compiled = lowering.compile_policy(POLICIES["fedind"], TopK(length=1), problem)
-        simulation = arrays.CompiledSimulation(environment, compiled, states, packed, personal)
+        simulation = arrays.CompiledSimulation(environment, compiled, states, packed, personal, pushed)
         loops.advance_by_time(simulation, window, loops.Schedule(none, none), 0, 0, scratch)
 
 

@@ -19,7 +19,14 @@ from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics import linear
 from fedcascade.numerics.jit import jit, jit_inline, jit_no_refcount
 from fedcascade.simulation.exact import arrays, kernels
-from fedcascade.simulation.exact.arrays import AgentState, CompiledPolicy, CompiledSimulation, PersonalState, Window
+from fedcascade.simulation.exact.arrays import (
+    AgentState,
+    CompiledPolicy,
+    CompiledSimulation,
+    PersonalState,
+    PushedState,
+    Window,
+)
 from fedcascade.simulation.exact.screening import Indices, Scratch, load_decision
 
 
@@ -36,6 +43,7 @@ def advance_by_time(
 ) -> tuple[int, int]:
     """Play rounds until the next upload; return the number of rounds done, and the kind of trigger or -1."""
     environment, policy, personal = simulation.environment, simulation.policy, simulation.personal
+    has_pushes = simulation.pushed.waits.size > 0
     has_personal = personal.root.shape[0] > 0
     for i in range(begin, end):
         agent, t = schedule.agents[i], window.first + i
@@ -48,6 +56,8 @@ def advance_by_time(
         else:
             margin = kernels.prepare_decision(policy, state, scratch)
             kernels.play_round(environment, policy, theta, state, window, scratch, t, margin)
+            if has_pushes:
+                _apply_push(simulation.pushed, agent, state)
         fired = kernels.find_trigger(environment.seed, policy, state, scratch, t)
         if fired < 0 and policy.sync_budget < np.inf and _compute_spent(policy, state, scratch) >= policy.sync_budget:
             fired = arrays.SYNCHRONISATION
@@ -56,6 +66,20 @@ def advance_by_time(
         if has_personal:
             fit_personal(policy, state, personal, agent)
     return end, -1
+
+
+@jit_inline
+def _apply_push(pushed: PushedState, agent: int, state: AgentState) -> None:
+    """Replace the download by a push that arrived before the agent's round, as ``agent.observe`` does."""
+    if pushed.waits[agent]:
+        pushed.waits[agent] = False
+        for i in range(state.moment.size):
+            state.moment[i], state.theta[i] = pushed.moment[agent, i], pushed.theta[agent, i]
+            for j in range(state.moment.size):
+                state.gram[i, j], state.root[i, j] = pushed.gram[agent, i, j], pushed.root[agent, i, j]
+        for k in range(state.numbers.size):
+            state.numbers[k] = pushed.numbers[agent, k]
+        state.numbers[arrays.SQUARED_WIDTHS] = np.inf  # those of the buffer under the new download are unknown
 
 
 @jit_inline
@@ -76,6 +100,8 @@ def _play_personal_round(
     margin = load_decision(state.theta, state.root, state.numbers[arrays.BETA], np.inf, scratch)
     listed, best = kernels.choose_list(environment, policy, personal.root[agent], theta, state, scratch, t, margin)
     click, examined = kernels.show_list(environment, policy, theta, window, scratch, t, listed, best)
+    if simulation.pushed.waits.size > 0:
+        _apply_push(simulation.pushed, agent, state)
     _split_rewards(policy, state, personal, agent, scratch.listed_features, examined, click)
     kernels.count_round(state, examined, int(click >= 0))
 
@@ -122,6 +148,7 @@ class Graph(NamedTuple):
     labels: Indices
     edges: NDArray[np.bool_]
     alpha_d: float
+    is_narrow: bool
 
 
 def copy_graph(groups: GraphPartition) -> Graph:
@@ -130,7 +157,8 @@ def copy_graph(groups: GraphPartition) -> Graph:
     gram, moment, counts = np.zeros((rows, d, d)), np.zeros((rows, d)), np.zeros((rows, 3), np.int64)
     for label, pool in groups.pools.items():
         gram[label], moment[label], counts[label] = pool.gram, pool.moment, (pool.count, pool.clicks, pool.rounds)
-    return Graph(groups.holdings.arrays, gram, moment, counts, groups.labels, groups.edges, groups.alpha_d)
+    edges = groups.labels, groups.edges, groups.alpha_d, groups.is_narrow
+    return Graph(groups.holdings.arrays, gram, moment, counts, *edges)
 
 
 def write_back(graph: Graph, groups: GraphPartition) -> None:
@@ -187,10 +215,17 @@ def _hold_buffer(held: HeldArrays, user: int, state: AgentState, lambda_: float)
 @jit_inline
 def _may_differ(graph: Graph, user: int) -> bool:
     """Return whether Algorithm 3, line 9, holds for any neighbour."""
-    theta, width = graph.held.theta, graph.held.width
+    theta, own_width = graph.held.theta, _get_edge_width(graph, user)
     for neighbour in range(graph.labels.size):
         if graph.edges[user, neighbour] and is_far_apart(
-            theta[neighbour], width[neighbour], theta[user], width[user], graph.alpha_d
+            theta[neighbour], _get_edge_width(graph, neighbour), theta[user], own_width, graph.alpha_d
         ):
             return True
     return False
+
+
+@jit_inline
+def _get_edge_width(graph: Graph, user: int) -> float:
+    """Return F(T) of a user, as ``GraphPartition.revise`` computes it."""
+    width = graph.held.width[user]
+    return float(width / np.sqrt(1.0 + graph.held.observations[user]) if graph.is_narrow else width)

@@ -1,12 +1,13 @@
 """The heterogeneity graph (Algorithm 3): agents share within connected components, and data refute edges."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
 
 from fedcascade.checks import POSITIVE, require
-from fedcascade.constants import Part, constant
+from fedcascade.constants import Part, constant, enum_values
 from fedcascade.federation.grouping.graph.search import connect_to_all, delete_refuted_edges, find_components
 from fedcascade.federation.grouping.partition import Labels, Partition
 from fedcascade.federation.holdings import Holdings, append_zeros, drop_row
@@ -30,6 +31,26 @@ class HeterogeneityGraph(Part):
         return GraphPartition(holdings, self.alpha_d)
 
 
+class Width(StrEnum):
+    """F(T) of CLUB-cascade: sqrt(1 + ln(1 + T)) over sqrt(1 + T) in its paper, over 1 + T in its authors' code."""
+
+    CODE = "code"
+    PAPER = "paper"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClubGraph(HeterogeneityGraph):
+    """The graph of CLUB-cascade: a ``HeterogeneityGraph`` with the F(T) of its authors' code, or of their paper."""
+
+    width: Width = constant(
+        Width.CODE, meaning="F(T) of the authors' code or of their paper, which is sqrt(1 + T) times as wide",
+        symbol="F", range=enum_values(Width),
+    )  # fmt: skip
+
+    def begin(self, holdings: Holdings, truth: Labels | None) -> Partition:  # noqa: ARG002
+        return GraphPartition(holdings, self.alpha_d, is_narrow=self.width == Width.CODE)
+
+
 def require_memory(agents: int) -> None:
     """Reject a complete graph that takes more than half of the machine's memory."""
     memory = measure_memory()
@@ -44,15 +65,17 @@ class GraphPartition(Partition):
 
     state_names = (*Partition.state_names, "edges")
 
-    def __init__(self, holdings: Holdings, alpha_d: float) -> None:
+    def __init__(self, holdings: Holdings, alpha_d: float, *, is_narrow: bool = False) -> None:
         require_memory(len(holdings))
         super().__init__(holdings, np.zeros(len(holdings), np.int64))
-        self.alpha_d = alpha_d
+        self.alpha_d, self.is_narrow = alpha_d, is_narrow
         self.edges = ~np.eye(len(holdings), dtype=np.bool_)
 
     def revise(self, agent: int) -> None:
         """Delete the refuted edges of ``agent``, and split its group if any was (Algorithm 3, lines 5 to 13)."""
-        if delete_refuted_edges(self.edges, self.holdings, agent, self.alpha_d):
+        held = self.holdings
+        width = held.width / np.sqrt(1.0 + held.count) if self.is_narrow else held.width
+        if delete_refuted_edges(self.edges, held, width, agent, self.alpha_d):
             self.split_group(int(self.labels[agent]))
 
     def join(self) -> None:

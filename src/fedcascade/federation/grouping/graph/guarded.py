@@ -56,7 +56,7 @@ class GuardedPartition(GraphPartition):
 
     def revise(self, agent: int) -> None:
         """Delete the refuted edges of ``agent``, then move a leaf or split a group (Algorithm 3, lines 5 to 13)."""
-        if not delete_refuted_edges(self.edges, self.holdings, agent, self.alpha_d):
+        if not delete_refuted_edges(self.edges, self.holdings, self.holdings.width, agent, self.alpha_d):
             return
         if self.leaf[agent]:
             self._place_leaf(agent)

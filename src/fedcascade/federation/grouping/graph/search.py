@@ -48,9 +48,9 @@ def find_far(
     return far[:size]
 
 
-def delete_refuted_edges(edges: Edges, holdings: Holdings, agent: int, alpha: float) -> bool:
+def delete_refuted_edges(edges: Edges, holdings: Holdings, width: Vector, agent: int, alpha: float) -> bool:
     """Delete the refuted edges of ``agent``, and return whether there were any."""
-    refuted = find_far(edges[agent], holdings.theta, holdings.length, holdings.width, agent, alpha)
+    refuted = find_far(edges[agent], holdings.theta, holdings.length, width, agent, alpha)
     if refuted.size:
         edges[agent, refuted] = edges[refuted, agent] = False
     return refuted.size > 0

@@ -198,7 +198,7 @@ def save_warm(path: str | PathLike[str], state: WarmState) -> None:
     """Write a warm state to a file atomically."""
     sums, count = state.sums, state.sums.users
     facts = {"policy": state.policy, "log": state.log, "lists": state.lists, "complete": state.is_complete}
-    arrays = {"gram": sums.gram[:count], "moment": sums.moment[:count], "counts": sums.counts[:count]}
+    arrays = {name: getattr(sums, name)[:count] for name in ("gram", "moment", "counts", "shortfall")}
     ranker = {"ranker": state.ranker} if state.ranker else {}
     write_state_file(path, SUMS, {**facts, "users": list(state.users), **arrays, **ranker})
 
@@ -220,6 +220,9 @@ def _make_state(state: Mapping[str, Any]) -> WarmState:
     require(fits, f"grams of {gram.shape} and counts of {counts.shape} do not fit moments of {moment.shape}")
     kinds = [array.dtype.str[1:] for array in (gram, moment, counts)]
     require(kinds == ["f8", "f8", "i8"], "sums must be of float64 and counts of int64")
+    shortfall = np.asarray(state.get("shortfall", np.zeros(n)), np.float64)
+    is_bounded = shortfall.shape == (n,) and bool(np.all((shortfall >= 0) & (shortfall <= counts[:, 1])))
+    require(is_bounded, "rewards must sum to at most the clicks of each user")
     held = Holdings(n, d, 1.0)
     held.gram, held.moment, (held.count, held.clicks, held.rounds) = gram, moment, counts.T.copy()
     invalid = solve_all(held.arrays, 1.0)
@@ -228,7 +231,7 @@ def _make_state(state: Mapping[str, Any]) -> WarmState:
     named = len(users) == n == len(set(users)) and all(isinstance(name, str) for name in users)
     require(named, f"users must be {n} different names")
     sums = LogSums(d)
-    sums.gram, sums.moment, sums.counts, sums.users = gram, moment, counts, n
+    sums.gram, sums.moment, sums.counts, sums.shortfall, sums.users = gram, moment, counts, shortfall, n
     return WarmState(
         sums=sums,
         users=users,

@@ -10,6 +10,7 @@ import math
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,8 @@ def _stack_statistics(statistics: Iterable[Statistics], name: str, arrays: Array
     arrays[f"{name}.gram"] = np.stack([item.gram for item in each])
     arrays[f"{name}.moment"] = np.stack([item.moment for item in each])
     arrays[f"{name}.counts"] = np.array([(item.count, item.clicks, item.rounds) for item in each], np.int64)
+    if any(item.shortfall for item in each):
+        arrays[f"{name}.shortfall"] = np.array([item.shortfall for item in each])
     return name
 
 
@@ -154,8 +157,11 @@ def _unstack_statistics(name: str, arrays: Arrays) -> list[Statistics]:
     gram, moment, counts = (arrays.pop(f"{name}.{part}") for part in ("gram", "moment", "counts"))
     d, kinds = moment.shape[-1], [each.dtype for each in (gram, moment, counts)]
     fits = gram.shape == (len(moment), d, d) and moment.ndim == 2 and counts.shape == (len(moment), 3)
+    shortfall = arrays.pop(f"{name}.shortfall", np.zeros(len(moment)))
+    fits = fits and shortfall.shape == (len(moment),) and shortfall.dtype == np.float64
     require(fits and kinds == [np.float64, np.float64, np.int64], f"the arrays of {name} do not fit together")
-    return [Statistics(gram[i].copy(), moment[i].copy(), *counts[i].tolist()) for i in range(len(moment))]
+    sums = (Statistics(gram[i].copy(), moment[i].copy(), *counts[i].tolist()) for i in range(len(moment)))
+    return [replace(each, shortfall=missing) for each, missing in zip(sums, shortfall.tolist(), strict=True)]
 
 
 DECODERS: Mapping[str, Callable[[Any, Arrays], Any]] = {

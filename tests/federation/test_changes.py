@@ -87,7 +87,7 @@ def test_blocks_hold_all_data_in_order_and_at_most_two_of_a_size() -> None:
     levels = data.levels[: used - 1]
     assert (np.diff(levels) <= 0).all()
     assert np.bincount(levels).max() <= 3
-    assert (data.blocks[: used - 1, -1] == 8 * 2.0**levels).all()
+    assert (data.blocks[: used - 1, -2] == 8 * 2.0**levels).all()
 
 
 def test_blocks_never_run_out() -> None:
@@ -97,8 +97,8 @@ def test_blocks_never_run_out() -> None:
     estimate = Ridge(Statistics.zero(D), 4.0)
     keeper.data.used[0] = MOST_BLOCKS
     keeper.data.levels[:] = np.arange(MOST_BLOCKS)[::-1]
-    keeper.data.blocks[:, -1] = 1.0
-    keeper.data.total[-1] = MOST_BLOCKS
+    keeper.data.blocks[:, -2] = 1.0
+    keeper.data.total[-2] = MOST_BLOCKS
     for each, draw in zip(listed, draws, strict=True):
         keeper.follow(each, click(each, draw, FIRST), estimate)
     used = int(keeper.data.used[0])

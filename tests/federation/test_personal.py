@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fedcascade.federation.personal import PersonalEstimate
+from fedcascade.learning.cascade import follow_cascade
 from fedcascade.learning.ridge import Ridge, pair_estimates
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.grid import round_to_grid
@@ -24,7 +25,7 @@ def draw_lists(seed: int, rounds: int = 40) -> list[tuple[np.ndarray, int | None
 def observe(lists: list[tuple[np.ndarray, int | None]]) -> tuple[PersonalEstimate, Statistics]:
     personal, buffer = PersonalEstimate(Statistics.zero(D), LAMBDA), Statistics.zero(D)
     for shown, click in lists:
-        buffer, personal = personal.observe(Statistics.zero(D), buffer, shown, click)
+        buffer, personal = personal.observe(Statistics.zero(D), buffer, shown, follow_cascade(len(shown), click))
     return personal, buffer
 
 

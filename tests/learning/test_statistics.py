@@ -1,5 +1,6 @@
 """Statistics add and subtract, and a round adds exactly what the user examined."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from fedcascade.learning.cascade import examine, follow_cascade, round_reward
 from fedcascade.learning.statistics import Statistics
+from fedcascade.numerics.grid import round_to_grid
 
 
 def rows(seed: int, count: int, dimension: int) -> NDArray[np.float32]:
@@ -118,3 +121,43 @@ def test_statistics_of_different_dimensions_do_not_add(one: int, other: int) -> 
         Statistics.zero(one) + Statistics.zero(other)
     with pytest.raises(ValueError):  # noqa: PT011
         Statistics.zero(one) - Statistics.zero(other)
+
+
+def test_rewards_scale_the_clicked_items_and_stay_exact() -> None:
+    listed = round_to_grid(rows(3, 6, 4))
+    seen = examine(6, [4, 1], looked_until=4, reward=[0.3, 0.7])  # in the order of the clicks
+    assert seen.rewards == (round_reward(0.7), round_reward(0.3))
+    found = Statistics.zero(4).observe(listed, seen)
+    rewards = np.array([0.0, seen.rewards[0], 0.0, 0.0, seen.rewards[1]])
+    np.testing.assert_array_equal(found.moment, listed[:5].astype(np.float64).T @ rewards)
+    assert (found.count, found.clicks, found.rounds, found.reward) == (5, 2, 2, sum(seen.rewards))
+
+
+@pytest.mark.parametrize("reward", [None, 1, 1.0, [1]])
+def test_a_click_worth_one_is_a_click_without_a_value(reward: float | list[float] | None) -> None:
+    assert examine(4, [2], reward=reward) == follow_cascade(4, 2)
+
+
+def test_several_clicks_share_one_reward_in_equal_parts() -> None:
+    assert examine(4, [2, 0], reward=0.5).rewards == (0.25, 0.25)
+
+
+@pytest.mark.parametrize("wrong", [-0.1, 1.01, math.nan, math.inf, True, "0.5", [0.5, 0.5], [], [2.0]])
+def test_a_wrong_reward_is_refused_in_one_line(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="reward") as caught:
+        examine(4, [2], reward=wrong)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_reward_without_a_click_is_refused() -> None:
+    with pytest.raises(ValueError, match="a reward needs a click"):
+        examine(4, [], reward=0.5)
+
+
+def test_a_correction_turns_expected_rewards_into_late_ones() -> None:
+    listed = round_to_grid(rows(5, 5, 3))
+    expected, late = examine(5, [0, 3], reward=[0.5, 0.5]), examine(5, [0, 3], reward=[0.125, 1.0])
+    before, after = (Statistics.zero(3).observe(listed, seen) for seen in (expected, late))
+    corrected = before + Statistics.correct(listed, expected, late.values)
+    np.testing.assert_array_equal(corrected.moment, after.moment)
+    assert (corrected.reward, corrected.count, corrected.rounds) == (after.reward, after.count, after.rounds)

@@ -28,6 +28,8 @@ KINDS: Mapping[str, Callable[[Draws], list[Case]]] = {
     "signatures": messages.build_signatures,
     "enrolments": messages.build_enrolments,
     "sessions": sessions.build_sessions,
+    "rewards": arithmetic.build_rewards,
+    "valued_sessions": sessions.build_valued_sessions,
 }
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from fedcascade.federation.changes import ChangeDetection
 from fedcascade.federation.own_data_keeper import OwnDataKeeper
 from fedcascade.federation.policies import get_policy
 from fedcascade.federation.triggers import AtLeast, Occasion
-from fedcascade.learning.cascade import follow_cascade
+from fedcascade.learning.cascade import examine, follow_cascade
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.knapsack import Budget
 from fedcascade.learning.oracles import PerCategory, TopK, read_attributes
@@ -86,6 +87,26 @@ def build_statistics(draws: Draws) -> list[Case]:
         click = len(listed) + number if number < 4 else draw_click(draws, len(listed))
         after = None if number < 4 else describe_statistics(before.observe(listed, click))
         cases.append({"before": describe_statistics(before), "listed": listed.tolist(), "click": click, "after": after})
+    return cases
+
+
+def build_rewards(draws: Draws) -> list[Case]:
+    """Build lists with several clicks and their rewards, and the statistics after each; null if one is rejected."""
+    cases: list[Case] = []
+    for number in range(60):
+        before = draw_statistics(draws, int(draws.integers(1, 9)), int(draws.integers(0, 6)))
+        listed = round_to_grid(draw_items(draws, int(draws.integers(1, 7)), before.dimension))
+        clicks = draws.permutation(len(listed))[: int(draws.integers(1, len(listed) + 1))].tolist()
+        reward: Any = draws.random(len(clicks)).tolist() if number % 2 else float(draws.random())
+        if number < 4:
+            reward = (1.5, -0.1, [0.5] * 9, "0.5")[number]
+        try:
+            seen = examine(len(listed), clicks, reward=reward)
+            after = describe_statistics(before.observe(listed, seen))
+        except ValueError:
+            after = None
+        case: Case = {"before": describe_statistics(before), "listed": listed.tolist(), "clicks": clicks}
+        cases.append(case | {"reward": reward, "after": after})
     return cases
 
 

@@ -41,7 +41,10 @@ STEPS = 24
 class Session:
     """A saved agent without a network; every step is recorded with its result."""
 
-    def __init__(self, draws: Draws, path: Path, terms: wire.Terms, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, draws: Draws, path: Path, terms: wire.Terms, options: Mapping[str, Any], *, has_rewards: bool = False
+    ) -> None:
+        self.has_rewards, self.late = has_rewards, dict[int, int]()  # lists whose reward comes later, by number
         self.draws, self.path, self.steps, self.now = draws, path, list[Case](), 1e9
         self._options = AgentOptions(**options, clock=Clock(now=lambda: self.now))
         credential = wire.Credential(agent=7, enrolled=1.5, epoch="first", proof=bytes(16))
@@ -85,11 +88,34 @@ class Session:
         waiting = self.agent.open_lists()
         chosen = waiting[int(self.draws.integers(len(waiting)))]
         number, what = self.numbers[chosen.impression], self._draw_feedback(list(chosen.items))
+        if self.has_rewards:
+            what |= self._draw_reward(number, chosen.impression, what)
         draw = float(self.draws.random() ** 3)
         round_ = None if self.draws.random() < 0.5 else int(self.draws.integers(1, 10**6))
         upload = self.agent.feedback(chosen.impression, round_=round_, draw=draw, **what)
         sent = None if upload is None else describe_upload(upload)
         self.record("feedback", impression=number, **what, round=round_, draw=draw, upload=sent)
+
+    def _draw_reward(self, number: int, impression: int, what: Case) -> Case:
+        """Draw a reward, one for each click, or one that comes later."""
+        clicked, luck = what.get("clicked", what.get("clicked_item")), self.draws.random()
+        if luck < 0.5:
+            self.late |= {} if clicked is None else {number: impression}
+            return {"reward": "later"}
+        if clicked is None or luck < 0.6:
+            return {}
+        several = isinstance(clicked, list) and luck < 0.8
+        return {"reward": self.draws.random(len(clicked)).tolist() if several else float(self.draws.random())}
+
+    def reward(self) -> None:
+        """Reward a list; it may have expired, or the user may have changed."""
+        number = int(self.draws.choice(sorted(self.late)))
+        value, is_taken = float(self.draws.random()), True
+        try:
+            self.agent.reward(self.late.pop(number), value)
+        except ValueError:
+            is_taken = False
+        self.record("reward", impression=number, value=value, is_taken=is_taken)
 
     def _draw_feedback(self, items: list[int]) -> Case:
         """Draw one click or none; without drift detection also several, by item, or with the last examined position."""
@@ -247,13 +273,16 @@ class Session:
         """Take one possible step."""
         luck = self.draws.random()
         self.now += float(self.draws.integers(0, 40))
-        rare = (0.98, self.renew), (0.95, self.restart), (0.94, self.change_terms), (0.93, self.start_over)
+        change = self.restart if self.has_rewards else self.change_terms
+        rare = (0.98, self.renew), (0.95, self.restart), (0.94, change), (0.93, self.start_over)
         steps = (*rare, (0.87, self.refuse), (0.82 if self.steps else 0.0, self.take_prior))
         if self.state.outbox and luck < 0.5:
             answers = (0.13, self.answer), (0.09, self.skip), (0.06, self.renumber), (0.0, self.withdraw)
             next(step for least, step in answers if luck >= least)()
         elif not self.state.is_settled:
             self.settle()
+        elif self.late and luck < 0.2:
+            self.reward()
         elif self.agent.open_lists() and luck < 0.55:
             self.feed_back()
         else:
@@ -284,7 +313,12 @@ def build_terms(draws: Draws, number: int, dimension: int) -> wire.Terms:
                       protocols=list(wire.PROTOCOLS), min_observations=int(draws.integers(0, 6))).with_id()  # fmt: skip
 
 
-def build_sessions(draws: Draws) -> list[Case]:
+def build_valued_sessions(draws: Draws) -> list[Case]:
+    """Build sessions with rewards, some of which come later."""
+    return build_sessions(draws, has_rewards=True)
+
+
+def build_sessions(draws: Draws, *, has_rewards: bool = False) -> list[Case]:
     """Build sessions of every policy, half of them of the default one."""
     cases: list[Case] = []
     for number in range(60):
@@ -292,9 +326,9 @@ def build_sessions(draws: Draws) -> list[Case]:
         options = {"min_observations": int(draws.integers(0, 6))}
         options |= {"keep_lists": int(draws.integers(1, 9)), "keep_seconds": int(draws.integers(20, 400))}
         with tempfile.TemporaryDirectory() as folder:
-            session = Session(draws, Path(folder) / "agent.db", terms, options)
+            session = Session(draws, Path(folder) / "agent.db", terms, options, has_rewards=has_rewards)
             with closing(session.agent.memory.record.database):
-                while len(session.steps) < STEPS:
+                while len(session.steps) < STEPS * (1 + has_rewards):
                     session.play_step()
             session.agent.memory.record.database.close()
         cases.append({"terms": msgspec.to_builtins(terms), **options, "steps": session.steps})

@@ -1,7 +1,8 @@
 // The agent of one user as values: recommend, observe, upload, receive (Algorithm 2). No files, no network, no clock.
 
+import { roundReward } from "./cascade.js";
 import { require, requireWhole } from "./checks.js";
-import { beginTimeline, followList } from "./drift.js";
+import { beginTimeline, correctTimeline, followList } from "./drift.js";
 import { computeScores, getRidge } from "./ridge.js";
 import { add, areSame, observe as addRound, zero } from "./statistics.js";
 import { beginOwnData, splitDownload, trimDownload, weighOthers } from "./trust.js";
@@ -22,9 +23,10 @@ import { beginOwnData, splitDownload, trimDownload, weighOthers } from "./trust.
 /**
  * The state of an agent: counts of arrivals and uploads, the buffer, unanswered uploads (oldest first), the last download, the
  * server's rounds and agents at that download, and arrivals since. ``isChangePending`` marks a changed user whose change upload
- * has not been sent; ``own`` holds own data if the policy keeps them apart; ``confirmed`` sums the uploads that the server has counted.
+ * has not been sent; ``own`` holds own data if the policy keeps them apart; ``confirmed`` sums the uploads that the server has counted;
+ * ``era`` counts the changes of the user.
  * @typedef {{arrivals: number, uploads: number, buffer: Statistics, outbox: Upload[], download: Statistics, isChangePending: boolean,
- *   rounds: number, agents: number, since: number, own?: OwnData | null, confirmed?: Statistics}} AgentState
+ *   rounds: number, agents: number, since: number, own?: OwnData | null, confirmed?: Statistics, era?: number}} AgentState
  */
 
 /** Return the state of an agent without data. @param {number} dimension @returns {AgentState} */
@@ -98,6 +100,9 @@ export function restart(policy, state, kept) {
   const own = keepsOwnData(policy) ? renewOwnData(policy, state, kept) : null;
   return weigh(policy, { ...state, own, buffer: kept, download: zero(kept.moment.length), isChangePending: true });
 }
+
+/** Count a change of the user, after which earlier lists take no reward. @template {AgentState} State @param {State} state @returns {State} */
+export const startEra = (state) => ({ ...state, era: (state.era ?? 0) + 1 });
 
 /**
  * Weigh others' data if the policy has ``trust``.
@@ -179,6 +184,25 @@ export function observe(policy, state, listed, examination, { round, draw, arriv
   return cause ? sendBuffer(next, cause) : { state: next, upload: null };
 }
 
+const PRIOR_REWARD = 0.5; // of a click, before its user has any
+
+/** Return the mean reward of the user's clicks so far, and of one more with the prior mean. @param {AgentState} state */
+export function expectReward(state) {
+  const pending = sumPending(state), { clicks, shortfall = 0 } = isReplacing(state) || !state.confirmed ? pending : add(state.confirmed, pending);
+  return roundReward((PRIOR_REWARD + clicks - shortfall) / (1 + clicks));
+}
+
+/**
+ * Add the difference of a late reward to the buffer and to own data; the next upload carries it.
+ * @template {AgentState} State @param {Policy} policy @param {State} before @param {Statistics} difference @returns {State}
+ */
+export function correct(policy, before, difference) {
+  const state = keepOwnData(policy, before), { own } = state, next = { ...state, buffer: add(state.buffer, difference) };
+  if (!own) return next;
+  const timeline = own.timeline && correctTimeline(own.timeline, difference);
+  return weigh(policy, { ...next, own: { ...own, total: add(own.total, difference), timeline } });
+}
+
 /**
  * Learn from a list, detect a changed user in own data, and weigh others' data.
  * @param {Policy} policy @param {AgentState} state @param {Float32Array} listed @param {Examination} seen
@@ -191,7 +215,7 @@ function followUser(policy, state, listed, seen) {
   const { timeline, kept } = drift && own.timeline
     ? followList(own.timeline, total, drift, listed, seen, getEstimate(policy, state)) : { timeline: null, kept: null };
   const followed = { ...next, own: { ...own, total: kept ?? total, timeline } };
-  if (kept) return restart(policy, followed, kept);
+  if (kept) return restart(policy, startEra(followed), kept);
   return trust && total.rounds % trust.every === 0 ? weigh(policy, followed) : followed;
 }
 

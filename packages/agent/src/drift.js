@@ -1,6 +1,7 @@
 // Drift detection in an agent's own clicks. The order of operations is that of fedcascade.federation.changes, so results equal
 // the Python agent's to the bit.
 
+import { getRewards } from "./cascade.js";
 import { log } from "./linear.js";
 import { computeScores } from "./ridge.js";
 import { add, observe, subtract, zero } from "./statistics.js";
@@ -51,6 +52,13 @@ export function followList(timeline, total, detection, listed, seen, estimate) {
   return hasFallen ? { timeline: beginTimeline(since), kept: since } : { timeline: { blocks, since, cusum }, kept: null };
 }
 
+/** Add the difference of a late reward to the newest block: blocks sum to the total. @param {Timeline} timeline @param {Statistics} difference */
+export function correctTimeline(timeline, difference) {
+  const newest = timeline.blocks.at(-1);
+  if (!newest) return timeline;
+  return { ...timeline, blocks: timeline.blocks.with(-1, { ...newest, statistics: add(newest.statistics, difference) }) };
+}
+
 /**
  * Return blocks with space for a list in the last one; of three blocks of one size, merge the two older ones.
  * @param {Block[]} blocks @param {number} size @param {Statistics} nothing
@@ -94,10 +102,13 @@ function findCut(blocks, total, threshold) {
  */
 function followClicks({ cusum, since }, { drop }, listed, seen, predictions) {
   let isZero = cusum === 0;
+  const rewards = getRewards(seen);
   for (let position = 0; position < seen.examined; position++) {
     const expected = Math.min(MOST_LIKELY, predictions[position]), lower = expected - drop;
     if (lower < LEAST_LIKELY) continue;
-    cusum = Math.max(0, cusum + (seen.clicks.includes(position) ? log(lower / expected) : log((1 - lower) / (1 - expected))));
+    const place = seen.clicks.indexOf(position), reward = place < 0 ? 0 : rewards[place]; // y of a click, and 1 - y of none
+    const odds = reward > 0 ? reward * log(lower / expected) : 0;
+    cusum = Math.max(0, cusum + (reward < 1 ? odds + (1 - reward) * log((1 - lower) / (1 - expected)) : odds));
     isZero ||= cusum === 0;
   }
   const kept = isZero ? zero(since.moment.length) : since;

@@ -49,6 +49,9 @@ export class FallbackAgent extends TypedEventTarget {
     return null;
   }
 
+  /** @param {ShownList | string} _shown @param {number | ArrayLike<number>} _value */
+  async reward(_shown, _value) {}
+
   /** @returns {Promise<OpenList[]>} */
   async openLists() {
     return [];

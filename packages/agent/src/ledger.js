@@ -4,7 +4,7 @@
 import { isChange, isReplacing, keepOwnData, receive, remove, replaceHeld, restartOwnData, skipAnswer, sumPending, takeBack } from "./agent.js";
 import { require } from "./checks.js";
 import { getRidge } from "./ridge.js";
-import { add, areSame, check, isPossible, subtract, unpackStatistics, zero } from "./statistics.js";
+import { add, areSame, check, isCorrection, subtract, unpackStatistics, zero } from "./statistics.js";
 
 /**
  * @import { AgentState, Upload } from "./agent.js"
@@ -134,11 +134,11 @@ function compareSums({ confirmed, lastChange: known }, held, lastChange) {
     const note = "the server has lost a change of this agent's user: it is sent again";
     return { lost: 0, note, go: (policy, settled) => replaceHeld(policy, settled, confirmed) };
   }
-  if (isPossible(missing)) {
+  if (isCorrection(missing, held)) {
     const note = `the server has lost ${missing.rounds} confirmed rounds: they are sent again`;
     return { lost: 0, note, go: (policy, settled) => takeBack(policy, settled, missing) };
   }
-  if (isPossible(subtract(held, confirmed))) return { lost: 0, note: `the server holds ${-missing.rounds} rounds ${copy}` };
+  if (isCorrection(subtract(held, confirmed), confirmed)) return { lost: 0, note: `the server holds ${-missing.rounds} rounds ${copy}` };
   const lost = Math.max(0, missing.rounds);
   return { lost, note: `the server holds other rounds than this agent has sent: at least ${lost} are lost` };
 }

@@ -1,13 +1,13 @@
 // An agent with a store: each call is saved before it resolves, and none waits for the network.
 
-import { chooseList, estimateRound, getEstimate, keepOwnData, keepsOwnData, observe, restart } from "./agent.js";
-import { examine, readPositions } from "./cascade.js";
+import { chooseList, correct, estimateRound, expectReward, getEstimate, keepOwnData, keepsOwnData, observe, restart, startEra } from "./agent.js";
+import { examine, getRewards, readPositions, splitReward } from "./cascade.js";
 import { require } from "./checks.js";
 import { TypedEventTarget } from "./events.js";
 import { checkAnswer, confirm } from "./ledger.js";
 import { topK } from "./oracles.js";
 import { followTerms } from "./policies.js";
-import { readFeatures, zero } from "./statistics.js";
+import { computeCorrection, readFeatures, zero } from "./statistics.js";
 
 /**
  * @import { Upload } from "./agent.js"
@@ -87,25 +87,50 @@ export class SavedAgent extends TypedEventTarget {
    * @param {ShownList | string} impression the list, or its name
    * @param {Outcome & {round?: number, draw?: number}} outcome
    *   ``clicked`` is the clicked position, counted from 0, or several, or null; ``clickedItem`` names rows of the items instead;
+   *   ``reward`` is the value of the click in [0, 1], 1 if not given; several clicks share it equally, or have one each, in the order
+   *   given. A ``reward`` of "later" counts as the mean reward of this user's clicks so far, until ``reward`` is called.
    *   ``round`` is t, estimated if not given; ``draw`` the round's uniform number
    * @returns {Promise<Upload | null>}
    */
   async feedback(impression, outcome) {
     this.requireOpen();
-    const name = String(typeof impression === "object" ? impression?.impression : impression), key = parseImpression(name);
-    const { lookedUntil = null, round, draw = Math.random() } = outcome ?? {};
+    const { name, key } = readImpression(impression), { lookedUntil = null, reward = null, round, draw = Math.random() } = outcome ?? {};
     const upload = await this.change((state, list) => {
-      const { keepLists, keepSeconds } = this.#options;
-      const isOpen = list && list.shownAt >= this.#findOldest(), kept = `a list expires after ${keepLists} newer ones or ${keepSeconds / 86_400} days`;
-      require(isOpen, `agent ${this.id} has no open list ${name}: ${kept}, and takes feedback once`);
-      const seen = examine(list.items.length, readPositions(list.items, outcome ?? {}), lookedUntil);
+      this.#requireList(list && !list.seen ? list : null, `open list ${name}`, "feedback");
+      const positions = [...new Set(readPositions(list.items, outcome ?? {}))], isLate = reward === "later" && positions.length > 0;
+      const expected = isLate ? positions.map(() => expectReward(state)) : null;
+      const seen = examine(list.items.length, positions, lookedUntil, reward === "later" ? expected : reward);
       const t = round ?? estimateRound({ ...state, since: state.since + 1 });
       const occasion = { round: t, draw, arrivals: list.arrivals };
       const learned = observe(this.followTerms(state.enrolment.terms), state, list.features, seen, occasion);
-      return { state: { ...state, ...learned.state }, deletes: [key], result: learned.upload };
+      const next = { ...state, ...learned.state }, kept = { ...list, seen, era: next.era ?? 0 };
+      return { state: next, puts: isLate ? [[key, kept]] : [], deletes: isLate ? [] : [key], result: learned.upload };
     }, [key]);
     this.#announce("feedback", { clicked: outcome.clicked, upload });
     return upload;
+  }
+
+  /**
+   * Give a list its reward, once, after feedback with the reward "later". What was learned is corrected by the difference to the
+   * expected reward; the next upload carries the correction. The list expires as it does for feedback, and when the user changes.
+   * @param {ShownList | string} impression the list, or its name
+   * @param {number | ArrayLike<number>} value in [0, 1]; several clicks share it equally, or have one each, from the top
+   */
+  async reward(impression, value) {
+    this.requireOpen();
+    const { name, key } = readImpression(impression);
+    await this.change((state, list) => {
+      this.#requireList(list?.seen && list.era === (state.era ?? 0) ? list : null, `list without its reward ${name}`, "it");
+      const rewards = getRewards({ ...list.seen, rewards: splitReward(value ?? NaN, list.seen.clicks.length) });
+      const difference = computeCorrection(list.features, list.seen, rewards, this.dimension);
+      return { state: correct(this.followTerms(state.enrolment.terms), state, difference), deletes: [key] };
+    }, [key]);
+  }
+
+  /** Reject a missing or expired list. @param {any} list @param {string} name @param {string} what is taken once */
+  #requireList(list, name, what) {
+    const { keepLists, keepSeconds } = this.#options, kept = `a list expires after ${keepLists} newer ones or ${keepSeconds / 86_400} days`;
+    require(list && list.shownAt >= this.#findOldest(), `agent ${this.id} has no ${name}: ${kept}, and takes ${what} once`);
   }
 
   /**
@@ -114,14 +139,14 @@ export class SavedAgent extends TypedEventTarget {
    */
   async restart() {
     this.requireOpen();
-    await this.change((state) => ({ state: restart(this.followTerms(state.enrolment.terms), state, zero(this.dimension)) }));
+    await this.change((state) => ({ state: restart(this.followTerms(state.enrolment.terms), startEra(state), zero(this.dimension)) }));
   }
 
   /** List the lists without feedback, oldest first. @returns {Promise<OpenList[]>} */
   async openLists() {
     this.requireOpen();
     const lists = await this.store.readLists(), oldest = this.#findOldest();
-    return lists.filter(([, { shownAt }]) => shownAt >= oldest)
+    return lists.filter(([, { shownAt, seen }]) => shownAt >= oldest && !seen)
       .map(([key, { items, shownAt }]) => ({ impression: nameList(key), items, shownAt }));
   }
 
@@ -256,8 +281,8 @@ export class SavedAgent extends TypedEventTarget {
 /** @param {EntryKey} key */
 const nameList = (key) => /** @type {[number, string]} */ (key).join("-");
 
-/** @param {string} name @returns {[number, string]} */
-function parseImpression(name) {
-  const [arrival, tab = ""] = name.split("-");
-  return [Number.isSafeInteger(Number(arrival)) ? Number(arrival) : -1, tab];
+/** Return the name and the key of a list. @param {ShownList | string} impression @returns {{name: string, key: [number, string]}} */
+function readImpression(impression) {
+  const name = String(typeof impression === "object" ? impression?.impression : impression), [arrival, tab = ""] = name.split("-");
+  return { name, key: [Number.isSafeInteger(Number(arrival)) ? Number(arrival) : -1, tab] };
 }

@@ -31,9 +31,9 @@ const LEAST_NOISE = 1e-3; // smallest variance of a click
 export const beginOwnData = (total, timeline) =>
   ({ total, others: zero(total.moment.length), noise: 0.25, weight: 0, deviation: 0.5, timeline });
 
-/** Estimate the variance of a click. @param {{count: number, clicks: number}} statistics */
-export function estimateNoise({ count, clicks }) {
-  const rate = (clicks + TYPICAL_CLICKS) / (count + TYPICAL_COUNT);
+/** Estimate the variance of a reward. @param {{count: number, clicks: number, shortfall?: number}} statistics */
+export function estimateNoise({ count, clicks, shortfall = 0 }) {
+  const rate = (clicks - shortfall + TYPICAL_CLICKS) / (count + TYPICAL_COUNT);
   return Math.max(LEAST_NOISE, rate * (1 - rate));
 }
 

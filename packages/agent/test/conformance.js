@@ -93,6 +93,9 @@ export const CHECKS = {
     return [[toHex(signed), toHex(signature), toHex(message)], [claim, proof, body]];
   },
   sessions: playSession,
+  rewards: ({ before, listed, clicks, reward, after }) =>
+    [orRefuse(() => describe(observe(readStatistics(before), flatten(listed), examine(listed.length, clicks, null, reward)))), after],
+  valued_sessions: playSession,
 };
 
 /** Play the steps of a session, and collect what every step gave and what the agent knows after it. */
@@ -124,11 +127,12 @@ const STEPS = {
     impressions.set(impression, shown.impression);
     return shown.items;
   },
-  async feedback({ agent, impressions }, { impression, round, draw, clicked, clicked_item, looked_until }) {
-    const outcome = { clicked, clickedItem: clicked_item, lookedUntil: looked_until, round: round ?? undefined, draw };
+  async feedback({ agent, impressions }, { impression, round, draw, clicked, clicked_item, looked_until, reward }) {
+    const outcome = { clicked, clickedItem: clicked_item, lookedUntil: looked_until, reward, round: round ?? undefined, draw };
     const upload = await agent.feedback(impressions.get(impression), outcome);
     return upload && { ...upload, statistics: describe(upload.statistics) };
   },
+  reward: ({ agent, impressions }, { impression, value }) => agent.reward(impressions.get(impression), value).then(() => true, () => false),
   async answer({ agent }, { body }) {
     await agent.receive(agent.state.outbox[0], decodeMessage("answer", fromHex(body)));
     return agent.state.isSettled;
@@ -176,6 +180,7 @@ const STEPS = {
 const EXPECTED = {
   recommend: ({ list }) => list,
   feedback: ({ upload }) => upload,
+  reward: ({ is_taken }) => is_taken,
   answer: ({ is_settled }) => is_settled,
   skip: ({ is_settled }) => is_settled,
   prior: ({ has_prior }) => has_prior,

@@ -5,7 +5,7 @@ Each transition is a function from one state to the next, as in ``packages/agent
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -146,14 +146,25 @@ def observe(policy: Policy, state: LocalState, shown: ShownList, click: Click, *
     return decide(policy, sent), upload
 
 
+def correct(policy: Policy, state: LocalState, difference: Statistics) -> LocalState:
+    """Add the difference of a late reward to the buffer and to own data; the next upload carries it."""
+    require(state.personal is None, f"{policy.name} splits each reward once, and learns no late ones")
+    after = state._replace(buffer=state.buffer + difference)
+    if state.own is not None:
+        keeper = _keep_own_data(policy, state, "total", "blocks")
+        keeper.correct(difference)
+        after = _weigh(policy, after._replace(own=keeper.data))
+    return decide(policy, after)
+
+
 def _add_list(policy: Policy, state: LocalState, shown: ShownList, click: Click) -> LocalState:
     """Add a list to the buffer."""
     if state.personal is None:
         gammas = None if policy.positions is None else policy.positions.compute_gammas(len(shown.items))
         return state._replace(buffer=state.buffer.observe(shown.features, click, gammas))
-    place = _find_only_click(policy.name, len(shown.items), click)
+    seen = _require_cascade(policy.name, len(shown.items), click)
     known = state.download.statistics
-    buffer, personal = state.personal.observe(known, state.buffer, shown.features, place)
+    buffer, personal = state.personal.observe(known, state.buffer, shown.features, seen)
     return state._replace(buffer=buffer, personal=personal)
 
 
@@ -430,10 +441,10 @@ def read_features(features: ArrayLike, dimension: int) -> NDArray[np.float32]:
     return offered
 
 
-def _find_only_click(policy: str, length: int, click: Click) -> int | None:
-    """Return the click of a cascade; reject other examinations, which a split theta cannot learn from."""
+def _require_cascade(policy: str, length: int, click: Click) -> Examination:
+    """Return the feedback of a cascade; reject other examinations, which a split theta cannot learn from."""
     if not isinstance(click, Examination):
-        return click
-    first = click.clicks[0] if click.clicks else None
-    require(click == follow_cascade(length, first), f"{policy} learns from the first click of a list only")
-    return first
+        return follow_cascade(length, click)
+    plain = follow_cascade(length, click.clicks[0] if click.clicks else None)
+    require(replace(click, rewards=()) == plain, f"{policy} learns from the first click of a list only")
+    return click

@@ -58,22 +58,23 @@ def follow_list(
     listed: Features,
     examined: int,
     click: int,
+    reward: float,
     theta: Vector,
     root: Matrix,
 ) -> bool:
-    """Add a list to an agent's own data, and return whether a test fires.
+    """Add a list to an agent's own data, and return whether a test fires; ``reward`` is that of the click.
 
     If one does, ``own`` keeps the data after the change. ``theta`` and ``root`` are the estimate that chose the list.
     """
-    add_list(own.total, listed, examined, click)
+    add_list(own.total, listed, examined, click, reward)
     if rule is None:
         return False
-    rounds = own.total.size - 1
+    rounds = own.total.size - 2
     newest = own.used[0] - 1
     if newest < 0 or own.blocks[newest, rounds] >= rule.block:
         newest = _open_block(own)
-    add_list(own.blocks[newest], listed, examined, click)
-    _follow_clicks(own, rule, listed, examined, click, theta, root)
+    add_list(own.blocks[newest], listed, examined, click, reward)
+    _follow_clicks(own, rule, listed, examined, click, reward, theta, root)
     if own.blocks[newest, rounds] >= rule.block:
         first = _find_cut(own, rule)
         if first > 0:
@@ -158,7 +159,7 @@ def _find_cut(own: OwnData, rule: CompiledDetection) -> int:
     total, count = own.total, own.total.size - COUNTS
     upper, solution = np.zeros_like(own.others_gram), np.zeros_like(own.others_moment)
     newer = np.zeros_like(total)
-    noise = estimate_noise(total[count], total[count + 1])
+    noise = estimate_noise(total[count], total[count + 1] - total[count + 3])
     whole = measure_evidence(total, total, 0.0, noise, upper, solution)
     least, cut = -rule.threshold, 0
     for first in range(own.used[0] - 1, 0, -1):
@@ -174,9 +175,13 @@ def _find_cut(own: OwnData, rule: CompiledDetection) -> int:
 
 @jit_inline
 def _follow_clicks(
-    own: OwnData, rule: CompiledDetection, listed: Features, examined: int, click: int, theta: Vector, root: Matrix
-) -> None:
-    """Update the CUSUM with a list, and ``since`` with the data since it was last 0."""
+    own: OwnData, rule: CompiledDetection, listed: Features, examined: int, click: int, reward: float, theta: Vector,
+    root: Matrix,
+) -> None:  # fmt: skip
+    """Update the CUSUM with a list, and ``since`` with the data since it was last 0.
+
+    A reward y counts as y of a click and 1 - y of none.
+    """
     is_zero = own.cusum[0] == 0.0
     for position in range(examined):
         mean, square = 0.0, 0.0
@@ -190,10 +195,13 @@ def _follow_clicks(
         lower = expected - rule.drop
         if lower < MIN_PROBABILITY:
             continue
-        odds = log(lower / expected) if position == click else log((1.0 - lower) / (1.0 - expected))
+        value = reward if position == click else 0.0
+        odds = value * log(lower / expected) if value > 0.0 else 0.0
+        if value < 1.0:
+            odds += (1.0 - value) * log((1.0 - lower) / (1.0 - expected))
         own.cusum[0] = max(0.0, own.cusum[0] + odds)
         is_zero |= own.cusum[0] == 0.0
     if is_zero:
         own.since[:] = 0.0
     if own.cusum[0] > 0.0:
-        add_list(own.since, listed, examined, click)
+        add_list(own.since, listed, examined, click, reward)

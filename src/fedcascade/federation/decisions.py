@@ -27,4 +27,5 @@ class DownloadAndBuffer:
     """The last download and the agent's own data since."""
 
     def ridge(self, download: Ridge, buffer: Statistics) -> Ridge:
-        return Ridge(download.statistics + buffer, download.lambda_) if buffer.count else download
+        has_data = buffer.count or buffer.moment.any()  # a late reward has no count
+        return Ridge(download.statistics + buffer, download.lambda_) if has_data else download

@@ -1,7 +1,6 @@
 """The server's statistics of each agent: the paper's Sigma_ser, b_ser, T_ser and theta_ser."""
 
 import math
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +15,7 @@ from fedcascade.numerics.linear import Matrix, Vector
 
 MAX_COUNT = 1 << 53  # of a restored counter
 MAX_NUMBER = 1e18  # absolute value in a restored array: squares and sums stay finite
-ARRAYS = ("gram", "moment", "theta", "length", "width", "count", "clicks", "rounds")
+ARRAYS = ("gram", "moment", "theta", "length", "width", "count", "clicks", "rounds", "shortfall")
 
 
 @jit_inline
@@ -36,6 +35,7 @@ class HeldArrays(NamedTuple):
     observations: NDArray[np.int64]  # ``count``
     clicks: NDArray[np.int64]
     rounds: NDArray[np.int64]
+    shortfall: Vector
 
 
 @jit
@@ -146,15 +146,17 @@ class Holdings:
         self.length = np.zeros(agents)  # of theta
         self.width = np.ones(agents)  # F(T_ser)
         self.count, self.clicks, self.rounds = (np.zeros(agents, np.int64) for _ in range(3))
+        self.shortfall = np.zeros(agents)
 
     def to_state(self) -> dict[str, Any]:
         """Return the state as live arrays."""
         return {name: getattr(self, name) for name in ARRAYS}
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any], lambda_: float) -> "Holdings":
+    def from_state(cls, state: dict[str, Any], lambda_: float) -> "Holdings":
         """Restore holdings from ``to_state``; they take over the arrays. Raise ValueError for an invalid state."""
         agents, d = state["moment"].shape
+        state.setdefault("shortfall", np.zeros(agents))  # files of version 0.3 have none
         small, large = (cls(count, d, lambda_).to_state() for count in (1, 2))
         require_alike("holdings", state, small, large, agents)
         holdings = cls(0, d, lambda_)
@@ -178,12 +180,12 @@ class Holdings:
 
     def __getitem__(self, agent: int) -> Statistics:
         seen = self.view(agent)
-        return Statistics(seen.gram.copy(), seen.moment.copy(), seen.count, seen.clicks, seen.rounds)
+        return Statistics(seen.gram.copy(), seen.moment.copy(), seen.count, seen.clicks, seen.rounds, seen.shortfall)
 
     def view(self, agent: int) -> Statistics:
         """Return the statistics of an agent without a copy; the next upload changes them."""
         counts = int(self.count[agent]), int(self.clicks[agent]), int(self.rounds[agent])
-        return Statistics(self.gram[agent], self.moment[agent], *counts)
+        return Statistics(self.gram[agent], self.moment[agent], *counts, float(self.shortfall[agent]))
 
     def add(self, agent: int, statistics: Statistics) -> None:
         """Add an upload and update theta_ser (Algorithm 3, lines 3 and 4)."""
@@ -194,6 +196,7 @@ class Holdings:
         self.count[agent] += statistics.count
         self.clicks[agent] += statistics.clicks
         self.rounds[agent] += statistics.rounds
+        self.shortfall[agent] += statistics.shortfall
         self.width[agent] = compute_confidence_width(self.count[agent])
 
     def clear(self, agent: int) -> None:
@@ -216,8 +219,9 @@ class Holdings:
             setattr(self, name, drop_row(getattr(self, name), agent))
 
     def total(self, members: NDArray[np.intp]) -> Statistics:
-        counts = (int(count[members].sum()) for count in (self.count, self.clicks, self.rounds))
-        return Statistics(self.gram[members].sum(axis=0), self.moment[members].sum(axis=0), *counts)
+        count, clicks, rounds = (int(each[members].sum()) for each in (self.count, self.clicks, self.rounds))
+        gram, moment = self.gram[members].sum(axis=0), self.moment[members].sum(axis=0)
+        return Statistics(gram, moment, count, clicks, rounds, float(self.shortfall[members].sum()))
 
 
 def append_zeros(rows: NDArray[Any], axes: int = 1) -> NDArray[Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.federation.rows import COUNTS, Row, Rows, compute_width
-from fedcascade.numerics.jit import jit, jit_inline
+from fedcascade.numerics.jit import jit_inline
 from fedcascade.numerics.linear import Features, Matrix, Vector
 
 MOST_BLOCKS = 32  # of 8 rounds, doubled every second block: enough for 260,000 rounds of one user
@@ -59,7 +59,17 @@ def make_own_data(shape: Sequence[int], dimension: int, *, has_blocks: bool) -> 
 
 
 @jit_inline
-def add_list(row: Row, listed: Features, examined: int, click: int) -> None:
+def add_click(row: Row, listed: Features, click: int, reward: float) -> None:
+    """Add a click of a list that ``add_list`` has added."""
+    counts = row.size - COUNTS
+    for i in range(listed.shape[1]):
+        row[counts - listed.shape[1] + i] += reward * listed[click, i]
+    row[counts + 1] += 1.0
+    row[counts + 3] += 1.0 - reward
+
+
+@jit_inline
+def add_list(row: Row, listed: Features, examined: int, click: int, reward: float) -> None:
     """Add the first ``examined`` rows of a list to a row of data; ``click`` is a position, or -1."""
     d = listed.shape[1]
     counts = row.size - COUNTS
@@ -71,20 +81,9 @@ def add_list(row: Row, listed: Features, examined: int, click: int) -> None:
                 row[k] += value * listed[position, j]
                 k += 1
     if click >= 0:
-        for i in range(d):
-            row[counts - d + i] += listed[click, i]
+        add_click(row, listed, click, reward)
     row[counts] += examined
-    row[counts + 1] += click >= 0
     row[counts + 2] += 1.0
-
-
-@jit
-def add_click(row: Row, listed: Features, click: int) -> None:
-    """Add a further click of a list that ``add_list`` has added."""
-    counts = row.size - COUNTS
-    for i in range(listed.shape[1]):
-        row[counts - listed.shape[1] + i] += listed[click, i]
-    row[counts + 1] += 1.0
 
 
 @jit_inline

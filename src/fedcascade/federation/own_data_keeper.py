@@ -50,14 +50,23 @@ class OwnDataKeeper:
         """Learn from a list and return whether the user has changed; ``total`` then holds the changed user's data."""
         if self._detection is not None:
             require(len(seen.clicks) <= 1, "change detection learns from one click of a list")
-        click, *others = seen.clicks or (-1,)
+        (click, reward), *others = list(zip(seen.clicks, seen.values, strict=True)) or [(-1, 0.0)]
         features = np.ascontiguousarray(listed, np.float32)
-        theta, root = chosen_with.theta, chosen_with.root
-        has_changed = bool(follow_list(self.data, self._detection, features, seen.examined, click, theta, root))
-        for position in others:
-            add_click(self.data.total, features, position)
-        self.data.total[-1] += seen.rounds - 1
+        outcome = seen.examined, click, reward
+        has_changed = bool(
+            follow_list(self.data, self._detection, features, *outcome, chosen_with.theta, chosen_with.root)
+        )
+        for position, value in others:
+            add_click(self.data.total, features, position, value)
+        self.data.total[-2] += seen.rounds - 1
         return has_changed
+
+    def correct(self, difference: Statistics) -> None:
+        """Add the difference of a late reward, to the newest block too: blocks sum to the total."""
+        row = pack_row(difference)
+        self.data.total[:] += row
+        if self.data.used[0]:
+            self.data.blocks[self.data.used[0] - 1] += row
 
     def is_weighing_due(self) -> bool:
         """Return whether others' data are due to be weighed again."""
@@ -67,7 +76,7 @@ class OwnDataKeeper:
         """Return a download with others' data weighed; ``pending`` are own data that the server did not have."""
         if self._trust is None:
             return download
-        noise = estimate_noise(download.count, download.clicks)
+        noise = estimate_noise(download.count, download.reward)
         split_download(self.data, pending.gram, pending.moment, download.gram, download.moment, noise)
         return self.weigh(pending)
 
@@ -77,7 +86,7 @@ class OwnDataKeeper:
         gram, moment = np.empty_like(pending.gram), np.empty_like(pending.moment)
         weigh_others(self.data, self._trust, pending.gram, pending.moment, gram, moment)
         own = self.total - pending
-        return Statistics(gram, moment, own.count, own.clicks, own.rounds)
+        return Statistics(gram, moment, own.count, own.clicks, own.rounds, own.shortfall)
 
     def restart(self, kept: Statistics) -> None:
         """Drop all own data but ``kept``, and others' data. The order of time stays if ``kept`` is ``total``."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.learning.cascade import count_examined
+from fedcascade.learning.cascade import Examination
 from fedcascade.learning.ridge import LinearEstimate, Ridge, pair_estimates
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics import linear
@@ -37,20 +37,24 @@ class PersonalEstimate:
     lambda_: float
 
     def observe(
-        self, known: Statistics, buffer: Statistics, listed: NDArray[np.float32], click: int | None
+        self, known: Statistics, buffer: Statistics, listed: NDArray[np.float32], seen: Examination
     ) -> "tuple[Statistics, PersonalEstimate]":
         """Return buffer and personal part after one more round, each with its share of the reward.
 
         The shared part is fitted to ``known`` plus ``buffer``.
         """
-        shared, own, examined = known + buffer, self.statistics, count_examined(len(listed), click)
+        shared, own, examined = known + buffer, self.statistics, seen.examined
+        clicks, click = len(seen.clicks), seen.clicks[0] if seen.clicks else -1
+        missing = clicks - seen.reward
         own_sums, buffer_sums = (own.gram.copy(), own.moment.copy()), (buffer.gram.copy(), buffer.moment.copy())
-        sums = SplitSums(shared.gram, shared.moment, *own_sums, *buffer_sums)
+        split = SplitSums(shared.gram, shared.moment, *own_sums, *buffer_sums)
         features = np.ascontiguousarray(listed, np.float32)
-        split_rewards(sums, features, examined, -1 if click is None else click, float(self.lambda_))
-        counts = [(each.count + examined, each.clicks + (click is not None), each.rounds + 1) for each in (buffer, own)]
-        personal = PersonalEstimate(Statistics(*own_sums, *counts[1]), self.lambda_)
-        return Statistics(*buffer_sums, *counts[0]), personal
+        split_rewards(split, features, examined, click, seen.reward, float(self.lambda_))
+        sums = [
+            Statistics(*arrays, each.count + examined, each.clicks + clicks, each.rounds + 1, each.shortfall + missing)
+            for each, arrays in ((buffer, buffer_sums), (own, own_sums))
+        ]
+        return sums[0], PersonalEstimate(sums[1], self.lambda_)
 
     def join(self, shared: Ridge) -> LinearEstimate:
         """Return the estimate of both parts together."""
@@ -79,7 +83,7 @@ class _Line(NamedTuple):
 
 
 @jit
-def split_rewards(sums: SplitSums, listed: Features, examined: int, click: int, lambda_: float) -> None:
+def split_rewards(sums: SplitSums, listed: Features, examined: int, click: int, reward: float, lambda_: float) -> None:
     """Add the examined items of a list to all sums in order, and split each reward between the parts."""
     for position in range(examined):
         item = listed[position : position + 1]
@@ -88,7 +92,7 @@ def split_rewards(sums: SplitSums, listed: Features, examined: int, click: int, 
         linear.add_examined(sums.buffer_gram, sums.buffer_moment, item, 1, -1)
         shared = _draw_line(sums.gram, sums.moment, item, lambda_)
         own = _draw_line(sums.own_gram, sums.own_moment, item, lambda_)
-        share, own_share = _take_turns(1.0 if position == click else 0.0, shared, own)
+        share, own_share = _take_turns(reward if position == click else 0.0, shared, own)
         for k in range(sums.moment.size):
             sums.moment[k] += item[0, k] * share
             sums.buffer_moment[k] += item[0, k] * share

@@ -1,4 +1,4 @@
-"""An agent's data as a *row*: the upper triangle of the gram, the moment, and count, clicks and rounds."""
+"""An agent's data as a *row*: the upper triangle of the gram, the moment, and count, clicks, rounds and shortfall."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.linear import pack_sums, unpack_sums
 
-COUNTS = 3  # a row ends with count, clicks and rounds
+COUNTS = 4  # a row ends with count, clicks, rounds and shortfall
 Row = NDArray[np.float64]
 Rows = NDArray[np.float64]
 
@@ -20,7 +20,7 @@ def pack_row(statistics: Statistics) -> Row:
     """Return statistics as a row."""
     row = np.empty(compute_width(statistics.dimension))
     pack_sums(statistics.gram, statistics.moment, row)
-    row[-COUNTS:] = statistics.count, statistics.clicks, statistics.rounds
+    row[-COUNTS:] = statistics.count, statistics.clicks, statistics.rounds, statistics.shortfall
     return row
 
 
@@ -28,4 +28,5 @@ def unpack_row(row: Row, dimension: int) -> Statistics:
     """Return a row as statistics."""
     gram, moment = np.empty((dimension, dimension)), np.empty(dimension)
     unpack_sums(row, gram, moment)
-    return Statistics(gram, moment, *(int(count) for count in row[-COUNTS:]))
+    count, clicks, rounds, shortfall = row[-COUNTS:].tolist()
+    return Statistics(gram, moment, int(count), int(clicks), int(rounds), shortfall)

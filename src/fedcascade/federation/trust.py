@@ -44,7 +44,7 @@ class CompiledTrust(NamedTuple):
 @jit_inline
 def is_due(own: OwnData, rule: CompiledTrust) -> bool:
     """Return whether others' data are due to be weighed again."""
-    return bool(own.total[own.total.size - 1] % rule.every == 0.0)
+    return bool(own.total[own.total.size - 2] % rule.every == 0.0)
 
 
 @jit
@@ -70,7 +70,7 @@ def weigh_others(
 ) -> None:
     """Fill ``gram`` and ``moment`` with own data and the weighed prior."""
     d, counts = moment.size, own.total.size - COUNTS
-    noise = estimate_noise(own.total[counts], own.total[counts + 1])
+    noise = estimate_noise(own.total[counts], own.total[counts + 1] - own.total[counts + 3])
     prior, scale = noise * d, noise / own.noise[0]
     weight = trace = 0.0
     total_gram, total_moment = np.empty_like(gram), np.empty_like(moment)

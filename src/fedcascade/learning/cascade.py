@@ -1,13 +1,14 @@
 """The cascade: a user scans a list from the top and clicks the first attractive item, or none."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedcascade.checks import require
+from fedcascade.numerics.grid import GRID
 
 
 def find_first_click(attracted: ArrayLike) -> int | None:
@@ -32,15 +33,64 @@ def count_examined(length: int, click: int | None) -> int:
 
 @dataclass(frozen=True)
 class Examination:
-    """Feedback on a list: the number of positions examined from the top, and the clicked positions in rising order."""
+    """Feedback on a list: the number of positions examined from the top, and the clicked positions in rising order.
+
+    ``rewards`` are the values of the clicks, multiples of ``GRID`` in [0, 1]; if there are none, each click is worth 1.
+    """
 
     examined: int
     clicks: tuple[int, ...] = ()
+    rewards: tuple[float, ...] = ()
 
     @property
     def rounds(self) -> int:
         """Number of cascades: each click starts another one. So clicks never exceed rounds, which servers check."""
         return max(1, len(self.clicks))
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The reward of each click."""
+        return self.rewards or (1.0,) * len(self.clicks)
+
+    @property
+    def reward(self) -> float:
+        """The sum of the rewards."""
+        return sum(self.values)
+
+
+def round_reward(reward: float) -> float:
+    """Round a reward in [0, 1] to the nearest multiple of ``GRID``, so that sums stay exact; reject other numbers.
+
+    >>> round_reward(0.3), round_reward(1)
+    (0.300048828125, 1.0)
+    """
+    is_number = isinstance(reward, int | float | np.integer | np.floating) and not isinstance(reward, bool)
+    require(is_number and 0 <= reward <= 1, f"a reward must be a number in [0, 1], got {reward!r}")
+    return math.floor(float(reward) / GRID + 0.5) * GRID
+
+
+def split_reward(reward: float | Sequence[float] | None, clicks: int) -> tuple[float, ...]:
+    """Return the reward of each of some clicks: several values, or one that all clicks share in equal parts.
+
+    Without a reward, each click is worth 1, which an ``Examination`` describes by no rewards.
+
+    >>> split_reward(0.5, 2), split_reward([0.5, 1], 2), split_reward(None, 2), split_reward(1, 1)
+    ((0.25, 0.25), (0.5, 1.0), (), ())
+    """
+    if reward is None:
+        return ()
+    require(clicks > 0, "a reward needs a click: without one, leave it out")
+    is_one = isinstance(reward, str) or np.ndim(reward) == 0
+    if is_one:
+        round_reward(reward)  # type: ignore[arg-type]
+        given = [reward / clicks] * clicks  # type: ignore[operator]
+    else:
+        given = list(reward)  # type: ignore[arg-type]
+        require(
+            len(given) == clicks, f"rewards must be one for all clicks, or one for each of {clicks}, got {len(given)}"
+        )
+    rounded = tuple(map(round_reward, given))
+    return () if all(value == 1 for value in rounded) else rounded
 
 
 def follow_cascade(length: int, click: int | None) -> Examination:
@@ -52,21 +102,31 @@ def follow_cascade(length: int, click: int | None) -> Examination:
     return Examination(count_examined(length, click), () if click is None else (click,))
 
 
-def examine(length: int, clicks: Iterable[int], looked_until: int | None = None) -> Examination:
+def examine(
+    length: int,
+    clicks: Iterable[int],
+    looked_until: int | None = None,
+    reward: float | Sequence[float] | None = None,
+) -> Examination:
     """Return the feedback on a list with any clicks: examined up to ``looked_until``, the last click, or the end.
+
+    ``reward`` is that of ``split_reward``; several are in the order of ``clicks``.
 
     >>> examine(6, [3, 1]), examine(6, [1], looked_until=4), examine(6, [])
     (Examination(examined=4, clicks=(1, 3)), Examination(examined=5, clicks=(1,)), Examination(examined=6, clicks=()))
     """
-    clicked = tuple(sorted(set(clicks)))
+    given = tuple(dict.fromkeys(clicks))
+    values = dict(zip(given, split_reward(reward, len(given)), strict=False))
+    clicked = tuple(sorted(given))
     for click in clicked:
         require(0 <= click < length, f"a click must be a position in 0..{length - 1}, got {click}")
+    rewards = tuple(values[click] for click in clicked) if values else ()
     if looked_until is None:
-        return Examination(clicked[-1] + 1 if clicked else length, clicked)
+        return Examination(clicked[-1] + 1 if clicked else length, clicked, rewards)
     least = clicked[-1] if clicked else 0
     bounds = f"a position in {least}..{length - 1}, the last click or below it"
     require(least <= looked_until < length, f"looked_until must be {bounds}, got {looked_until}")
-    return Examination(looked_until + 1, clicked)
+    return Examination(looked_until + 1, clicked, rewards)
 
 
 def compute_expected_reward(weights: ArrayLike) -> float:

@@ -28,6 +28,7 @@ class ClickLog:
     users: NDArray[np.int64]  # (n,)
     items: NDArray[np.int64]  # (n, K), padded with MISSING
     clicks: NDArray[np.bool_]  # (n, K)
+    rewards: NDArray[np.float64] | None = None  # (n, K), in [0, 1], 0 without a click; None: 1 for each click
     times: NDArray[np.float64] | None = None  # (n,), increasing
     looked: NDArray[np.int64] | None = None  # (n,), number of positions that the user examined, or MISSING
     propensity: NDArray[np.float64] | None = None  # (n,), probability of the list
@@ -50,6 +51,11 @@ class ClickLog:
             return self.propensity
         product: NDArray[np.float64] = self.propensities.prod(axis=1)
         return product
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        """The reward of each position, (n, K)."""
+        return self.clicks.astype(np.float64) if self.rewards is None else self.rewards
 
     def count_looked(self) -> NDArray[np.int64]:
         """Count the examined positions of each list; if unknown, up to the last click or to the end."""
@@ -79,7 +85,7 @@ def concatenate(batches: Sequence[ClickLog]) -> ClickLog:
     return ClickLog(**joined)
 
 
-FILLED = {"items": MISSING, "clicks": False, "propensities": 1.0, "offered": MISSING, "features": 0.0}
+FILLED = {"items": MISSING, "clicks": False, "rewards": 0.0, "propensities": 1.0, "offered": MISSING, "features": 0.0}
 
 
 def _stack(name: str, parts: Sequence[NDArray[np.generic]]) -> NDArray[np.generic]:

@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from fedcascade.checks import require
 from fedcascade.learning.click_log import MISSING, ClickLog
 from fedcascade.learning.statistics import Statistics
+from fedcascade.numerics.grid import GRID
 from fedcascade.numerics.jit import jit
 from fedcascade.numerics.linear import Matrix, add_examined
 
@@ -19,13 +20,16 @@ class LogSums:
         self.dimension, self.users = dimension, 0
         self.gram, self.moment = np.zeros((0, dimension, dimension)), np.zeros((0, dimension))
         self.counts = np.zeros((0, 3), np.int64)  # examined, clicks, rounds
+        self.shortfall = np.zeros(0)  # clicks minus rewards
 
     def add(self, log: ClickLog, table: NDArray[np.float32] | None) -> None:
         """Add the examined positions of a batch; ``table`` has the features of all items unless the log has them."""
         self._grow(int(log.users.max(initial=-1)) + 1)
-        add_lists(
-            self.gram, self.moment, self.counts, log.users, gather_features(log, table), log.clicks, log.count_looked()
-        )
+        rewards = np.floor(log.values / GRID + 0.5) * GRID
+        listed = log.users, gather_features(log, table), log.clicks, log.count_looked(), rewards
+        add_lists(self.gram, self.moment, self.counts, *listed)
+        if log.rewards is not None:
+            np.add.at(self.shortfall, log.users, (log.clicks - rewards).sum(axis=1))
 
     def merge(self, other: "LogSums", users: NDArray[np.int64]) -> None:
         """Add other sums; ``users`` maps their user numbers to those of this object, without repeats."""
@@ -34,20 +38,23 @@ class LogSums:
         self.gram[users] += other.gram[:count]
         self.moment[users] += other.moment[:count]
         self.counts[users] += other.counts[:count]
+        self.shortfall[users] += other.shortfall[:count]
 
     def __getitem__(self, user: int) -> Statistics:
         looked, clicks, rounds = (int(count) for count in self.counts[user])
-        return Statistics(self.gram[user].copy(), self.moment[user].copy(), looked, clicks, rounds)
+        shortfall = float(self.shortfall[user])
+        return Statistics(self.gram[user].copy(), self.moment[user].copy(), looked, clicks, rounds, shortfall)
 
     def total(self) -> Statistics:
         """Return the sum over all users."""
         looked, clicks, rounds = (int(count) for count in self.counts.sum(axis=0))
-        return Statistics(self.gram.sum(axis=0), self.moment.sum(axis=0), looked, clicks, rounds)
+        shortfall = float(self.shortfall.sum())
+        return Statistics(self.gram.sum(axis=0), self.moment.sum(axis=0), looked, clicks, rounds, shortfall)
 
     def _grow(self, users: int) -> None:
         if users > len(self.gram):
             more = max(users, 2 * len(self.gram)) - len(self.gram)
-            for name in ("gram", "moment", "counts"):
+            for name in ("gram", "moment", "counts", "shortfall"):
                 column = getattr(self, name)
                 setattr(self, name, np.concatenate([column, np.zeros((more, *column.shape[1:]), column.dtype)]))
         self.users = max(self.users, users)
@@ -84,14 +91,16 @@ def add_lists(
     features: NDArray[np.float32],
     clicks: NDArray[np.bool_],
     looked: NDArray[np.int64],
+    rewards: Matrix,
 ) -> None:
-    """Add examined items to the grams of their users, and clicked items to their moments."""
+    """Add examined items to the grams of their users, and clicked items times their rewards to their moments."""
     for row in range(users.size):
         user, listed, clicked = users[row], features[row], 0
         add_examined(gram[user], moment[user], listed, looked[row], -1)
         for position in range(looked[row]):
             if clicks[row, position]:
-                add_examined(gram[user], moment[user], listed, 0, position)
+                for k in range(moment.shape[1]):
+                    moment[user, k] += rewards[row, position] * listed[position, k]
                 clicked += 1
         counts[user, 0] += looked[row]
         counts[user, 1] += clicked

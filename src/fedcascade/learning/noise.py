@@ -1,4 +1,4 @@
-"""The variance of a click: c (1 - c) for a click rate of c."""
+"""The variance of a reward in [0, 1] with mean m: at most m (1 - m), and equal to it for clicks worth 1."""
 
 from fedcascade.numerics.jit import jit_inline
 
@@ -7,7 +7,7 @@ MIN_NOISE = 1e-3  # lower bound of the variance
 
 
 @jit_inline
-def estimate_noise(count: float, clicks: float) -> float:
-    """Estimate the variance of a click from the numbers of examined items and clicks."""
-    rate = (clicks + PRIOR_CLICKS) / (count + PRIOR_COUNT)
+def estimate_noise(count: float, reward: float) -> float:
+    """Estimate the variance of a reward from the number of examined items and the sum of their rewards."""
+    rate = (reward + PRIOR_CLICKS) / (count + PRIOR_COUNT)
     return max(MIN_NOISE, rate * (1.0 - rate))

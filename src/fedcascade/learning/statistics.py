@@ -1,5 +1,7 @@
 """Sufficient statistics that agents store, upload and download. They add and subtract."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,6 +11,7 @@ from numpy.typing import NDArray
 from fedcascade.checks import require
 from fedcascade.learning.cascade import Examination, follow_cascade
 from fedcascade.learning.discounts import add_listed
+from fedcascade.numerics.grid import GRID
 from fedcascade.numerics.linear import is_finite_symmetric
 
 LARGEST_TOTAL = 500_000_000  # observations in one sum: float64 is exact for multiples of 2^-24 below 2^29
@@ -18,7 +21,8 @@ LARGEST_TOTAL = 500_000_000  # observations in one sum: float64 is exact for mul
 class Statistics:
     """Gram matrix, moment and counts of examined items; a value, never changed in place.
 
-    ``count`` is the paper's T (items examined). A server checks uploads by ``clicks`` and ``rounds``.
+    ``count`` is the paper's T (items examined). A server checks uploads by ``clicks`` and ``rounds``. ``shortfall`` is
+    the number of clicks minus the sum of their rewards: 0 if each click is worth 1.
 
     >>> shown = np.eye(2, dtype=np.float32)
     >>> seen = Statistics.zero(2).observe(shown, click=1)
@@ -33,6 +37,7 @@ class Statistics:
     count: Final[int]
     clicks: Final[int]
     rounds: Final[int]
+    shortfall: Final[float] = 0.0
 
     @classmethod
     def zero(cls, dimension: int) -> "Statistics":
@@ -42,12 +47,18 @@ class Statistics:
     def dimension(self) -> int:
         return self.moment.size
 
+    @property
+    def reward(self) -> float:
+        """The sum of the rewards."""
+        return self.clicks - self.shortfall
+
     def check(self, dimension: int) -> None:
         """Reject statistics of another dimension, and those that no data can have."""
         if self.gram.shape != (dimension, dimension) or self.moment.shape != (dimension,):
             shapes = f"gram {self.gram.shape}, moment {self.moment.shape}"
             raise ValueError(f"statistics must have the shapes of dimension {dimension}, got {shapes}")
-        require(bool(is_finite_symmetric(self.gram, self.moment)), "gram and moment must be finite, and gram symmetric")
+        is_finite = bool(is_finite_symmetric(self.gram, self.moment)) and math.isfinite(self.shortfall)
+        require(is_finite, "gram and moment must be finite, and gram symmetric")
         if not (0 <= self.clicks <= self.count and self.rounds >= 0):
             counts = f"{self.clicks}, {self.count}, {self.rounds}"
             raise ValueError(f"counts must satisfy 0 <= clicks <= count and rounds >= 0, got {counts}")
@@ -55,12 +66,12 @@ class Statistics:
     def __add__(self, other: "Statistics") -> "Statistics":
         self._require_same_dimension(other)
         counts = self.count + other.count, self.clicks + other.clicks, self.rounds + other.rounds
-        return Statistics(self.gram + other.gram, self.moment + other.moment, *counts)
+        return Statistics(self.gram + other.gram, self.moment + other.moment, *counts, self.shortfall + other.shortfall)
 
     def __sub__(self, other: "Statistics") -> "Statistics":
         self._require_same_dimension(other)
         counts = self.count - other.count, self.clicks - other.clicks, self.rounds - other.rounds
-        return Statistics(self.gram - other.gram, self.moment - other.moment, *counts)
+        return Statistics(self.gram - other.gram, self.moment - other.moment, *counts, self.shortfall - other.shortfall)
 
     def _require_same_dimension(self, other: "Statistics") -> None:
         if self.moment.size != other.moment.size:
@@ -68,8 +79,9 @@ class Statistics:
 
     def scale(self, weight: float) -> "Statistics":
         """Return these statistics times a weight; counts are rounded down."""
-        counts = (int(weight * count) for count in (self.count, self.clicks, self.rounds))
-        return Statistics(weight * self.gram, weight * self.moment, *counts)
+        count, clicks, rounds = (int(weight * count) for count in (self.count, self.clicks, self.rounds))
+        sums = weight * self.gram, weight * self.moment
+        return Statistics(*sums, count, clicks, rounds, weight * self.shortfall)
 
     def observe(
         self, listed: NDArray[np.float32], click: int | Examination | None, gammas: NDArray[np.float64] | None = None
@@ -82,10 +94,17 @@ class Statistics:
         good = listed.ndim == 2 and listed.shape[1] == self.dimension
         require(good, f"listed must have shape (positions, {self.dimension}), got {listed.shape}")
         seen = click if isinstance(click, Examination) else follow_cascade(len(listed), click)
-        first, *others = seen.clicks or (-1,)
         gram, moment, features = self.gram.copy(), self.moment.copy(), np.array(listed, np.float32)
-        add_listed(gram, moment, features, seen.examined, first, gammas)
-        for position in others:  # their features are discounted by now
-            moment += features[position] if gammas is None else gammas[position] * features[position]
+        add_listed(gram, moment, features, seen.examined, -1, gammas)
+        for position, reward in zip(seen.clicks, seen.values, strict=True):  # their features are discounted by now
+            weight = reward if gammas is None else math.floor(reward * gammas[position] / GRID) * GRID
+            moment += np.float64(weight) * features[position]
         counts = self.count + seen.examined, self.clicks + len(seen.clicks), self.rounds + seen.rounds
-        return Statistics(gram, moment, *counts)
+        return Statistics(gram, moment, *counts, self.shortfall + len(seen.clicks) - seen.reward)
+
+    @classmethod
+    def correct(cls, listed: NDArray[np.float32], seen: Examination, rewards: Sequence[float]) -> "Statistics":
+        """Return the difference that other rewards of the clicks of a list make."""
+        zero, changes = cls.zero(listed.shape[1]), np.subtract(rewards, seen.values)
+        moment = changes @ listed[list(seen.clicks)].astype(np.float64)
+        return Statistics(zero.gram, moment, 0, 0, 0, -float(changes.sum()))

@@ -48,7 +48,7 @@ def steepest(count: int, dimension: int, first: int = 0, second: int = 1, share:
 
 
 def is_accepted(statistics: Statistics) -> bool:
-    numbers = np.frombuffer(wire.pack_numbers(statistics), "<f8").copy()[None]
+    numbers = np.append(np.frombuffer(wire.pack_numbers(statistics), "<f8"), 0.0)[None]
     counts = np.array([[statistics.count, statistics.clicks, statistics.rounds]])
     possible = bool(are_possible(numbers, counts)[0])
     try:

@@ -92,7 +92,7 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(store: Store, 
     for other, dimension, words in [
         (replace(start, policy="fedc3ucb-h"), D, "is for fedc3ucb-h, the server runs population: fit"),
         (start, 4, "has 3 features per item, the server 4: give --dimension 3"),
-        (replace(start, sums=broken), D, "impossible sums for user c: gram must hold multiples"),
+        (replace(start, sums=broken), D, "impossible sums for user c: gram and moment must hold multiples"),
     ]:
         with pytest.raises(ValueError, match=words):
             warm(store, other, dimension)

@@ -210,7 +210,7 @@ def test_many_uploads_are_judged_as_each_alone(seed: int, dimension: int, moved:
         moment[0] += np.round(100 * shift * 2.0**12) / 2.0**12
         counts = held.count, held.clicks, held.rounds + int(random.integers(-1, 2) * (shift != 0))
         batch.append(Statistics(gram, moment, *counts))
-    numbers = np.array([np.frombuffer(wire.pack_numbers(statistics), "<f8") for statistics in batch])
+    numbers = np.array([[*np.frombuffer(wire.pack_numbers(statistics), "<f8"), 0.0] for statistics in batch])
     counted = np.array([(statistics.count, statistics.clicks, statistics.rounds) for statistics in batch])
     assert are_possible(numbers, counted).tolist() == [accepted(statistics, dimension) for statistics in batch]
 

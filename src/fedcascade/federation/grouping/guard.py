@@ -63,12 +63,12 @@ def measure_members(agent: int, groups: Indices, labels: Indices, counts: Indice
 @jit
 def subtract_excess(
     agent: int, groups: Indices, labels: Indices, limit: float, held: HeldArrays, gram: Matrix, moment: Vector
-) -> Indices:
+) -> Vector:
     """Scale other agents of some groups down to ``limit`` observations, in the sums of these groups.
 
-    Return the decrease of counts, clicks and rounds.
+    Return the decrease of counts, clicks, rounds and shortfalls.
     """
-    fallen = np.zeros(3, np.int64)
+    fallen = np.zeros(4)
     for member in range(labels.size):
         count = held.observations[member]
         if count > limit and member != agent and _is_among(groups, labels[member]):
@@ -80,4 +80,5 @@ def subtract_excess(
             fallen[0] += int(share * count)
             fallen[1] += int(share * held.clicks[member])
             fallen[2] += int(share * held.rounds[member])
+            fallen[3] += share * held.shortfall[member]
     return fallen

@@ -119,8 +119,9 @@ class Partition:
             return total
         gram, moment = total.gram.copy(), total.moment.copy()
         fallen = subtract_excess(agent, groups, self.labels, limit, held.arrays, gram, moment)
-        count, clicks, rounds = fallen.tolist()
-        return Statistics(gram, moment, total.count - count, total.clicks - clicks, total.rounds - rounds)
+        count, clicks, rounds = map(int, fallen[:3])
+        counts = total.count - count, total.clicks - clicks, total.rounds - rounds
+        return Statistics(gram, moment, *counts, total.shortfall - float(fallen[3]))
 
     def add(self, agent: int, statistics: Statistics) -> None:
         """Add an upload to the sum of its group."""

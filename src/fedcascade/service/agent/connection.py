@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
@@ -73,6 +73,7 @@ class AsyncRemoteAgent(AbstractAsyncContextManager["AsyncRemoteAgent", None]):
 
     recommend = _run_in_thread(PoolAgent.recommend)
     feedback = _run_in_thread(PoolAgent.feedback)
+    reward = _run_in_thread(PoolAgent.reward)
     learn = _run_in_thread(PoolAgent.learn)
     open_lists = _run_in_thread(PoolAgent.open_lists)
     flush = _run_in_thread(PoolAgent.flush)
@@ -118,6 +119,10 @@ class AsyncAgentPool(AbstractAsyncContextManager["AsyncAgentPool", None]):
     async def feedback(self, name: str, impression: int, clicked: Any = ..., **more: Any) -> Upload | None:
         """Learn from a list of a user, with the parameters of ``SavedAgent.feedback``."""
         return await asyncio.to_thread(lambda: self.pool.get(name).feedback(impression, clicked, **more))
+
+    async def reward(self, name: str, impression: int, value: float | Sequence[float]) -> None:
+        """Give a list of a user its reward, with the parameters of ``SavedAgent.reward``."""
+        await asyncio.to_thread(lambda: self.pool.get(name).reward(impression, value))
 
     async def close(self) -> None:
         """Stop the threads and close the store."""

@@ -4,7 +4,7 @@ Each change is a function from one state to the next, as in ``packages/agent/src
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,13 +16,14 @@ from fedcascade.federation import agent as transitions
 from fedcascade.federation.agent import LocalState, ShownList
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import Policy
-from fedcascade.learning.cascade import Examination
+from fedcascade.learning.cascade import Examination, round_reward
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.protocol import wire
-from fedcascade.service.protocol.validation import can_exist
+from fedcascade.service.protocol.validation import corrects
 
 LARGEST_ROUNDS, LARGEST_AGENTS = 2**53, 2**32  # an extrapolated round fits into 64 bits
+PRIOR_REWARD = 0.5  # of a click, before its user has any
 TOLERANCE = 1e-6  # of sums over features that are not on the grid
 FROM_COPY = "that this file does not have: a copy of it is or was in use"
 
@@ -89,6 +90,20 @@ def learn_list(
     number = random.random() if draw is None else draw
     local, upload = transitions.observe(policy, state.local, shown, seen, round_=t, draw=number)
     return later._replace(local=local, outbox=later.outbox if upload is None else (*later.outbox, upload)), upload
+
+
+def expect_reward(state: SavedState) -> float:
+    """Return the mean reward of the user's clicks so far, and of one more with the prior mean."""
+    own = state.held + transitions.sum_pending(state.local)
+    return round_reward((PRIOR_REWARD + own.reward) / (1 + own.clicks))
+
+
+def correct(
+    policy: Policy, state: SavedState, shown: ShownList, seen: Examination, rewards: Sequence[float]
+) -> SavedState:
+    """Replace the expected rewards of a list's clicks by late ones."""
+    difference = Statistics.correct(shown.features, seen, rewards)
+    return state._replace(local=transitions.correct(policy, state.local, difference))
 
 
 def take_back(policy: Policy, state: SavedState, statistics: Statistics) -> tuple[SavedState, Upload | None]:
@@ -190,10 +205,10 @@ def _compare_sums(state: SavedState, held: Statistics, last_change: int) -> Comp
         note = "the server has lost a change of this agent's user: it is sent again"
         return 0, note, lambda policy, settled: _replace_held(policy, settled, confirmed)
     missing = confirmed - held
-    if can_exist(missing):
+    if corrects(missing, held):
         note = f"the server has lost {missing.rounds} confirmed rounds: they are sent again"
         return 0, note, lambda policy, settled: take_back(policy, settled, missing)[0]
-    if can_exist(held - confirmed):
+    if corrects(held - confirmed, confirmed):
         return 0, f"the server holds {-missing.rounds} rounds {FROM_COPY}", None
     lost = max(0, missing.rounds)
     return lost, f"the server holds other rounds than this agent has sent: at least {lost} are lost", None
@@ -260,6 +275,6 @@ def _check_held(statistics: Statistics, dimension: int) -> None:
 
 
 def _is_same(first: Statistics, second: Statistics) -> bool:
-    counts = [(each.count, each.clicks, each.rounds) for each in (first, second)]
+    counts = [(each.count, each.clicks, each.rounds, each.shortfall) for each in (first, second)]
     pairs = (first.gram, second.gram), (first.moment, second.moment)
     return counts[0] == counts[1] and all(np.allclose(one, other, rtol=0, atol=TOLERANCE) for one, other in pairs)

@@ -191,14 +191,17 @@ def _decode_own_data(recent: bytes, closed: bytes, empty: OwnData) -> OwnData | 
     """Fill empty own data; return None if the bytes have the layout of another policy."""
     state = msgspec.msgpack.decode(recent)
     sizes = {name: getattr(empty, name).nbytes for name in OWN_ARRAYS}
+    used, width = len(state["levels"]), empty.total.size
+    newest = np.frombuffer(closed + state["newest"], "<f8").reshape(used, -1) if used else empty.blocks[:0]
+    if len(state["total"]) == 8 * (width - 1):  # of version 0.3, without shortfalls
+        state |= {name: state[name] + bytes(8) for name in ("total", "since")}
+        newest = np.pad(newest, ((0, 0), (0, width - newest.shape[1])))
     if state["places"] != len(empty.levels) or any(len(state[name]) != size for name, size in sizes.items()):
         return None
     for name in OWN_ARRAYS:
         array = getattr(empty, name)
         array[...] = np.frombuffer(state[name], "<f8").reshape(array.shape)
-    used = len(state["levels"])
-    empty.used[0], empty.levels[:used] = used, state["levels"]
-    empty.blocks[:used] = np.frombuffer(closed + state["newest"], "<f8").reshape(used, empty.total.size)
+    empty.used[0], empty.levels[:used], empty.blocks[:used] = used, state["levels"], newest
     return empty
 
 

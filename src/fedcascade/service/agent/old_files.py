@@ -1,6 +1,6 @@
 """Files of agents before version 7, which had a table for each kind of row and no digests."""
 
-from fedcascade.service.agent.saved_lists import ListContent, SavedList, insert_list
+from fedcascade.service.agent.saved_lists import RECORDED, ListContent, SavedList, insert_list
 from fedcascade.service.agent.sealed_rows import PUT_ENTRY, SHARED, Run, insert_agent, seal
 
 OLD_TABLES = ("owner", "token", "entry", "outbox", "open_list", "recorded_list")
@@ -32,4 +32,4 @@ def _copy_lists(run: Run, old: int, agent: int) -> None:
         insert_list(run, agent, SavedList(number, number, at, ListContent(items, features, chances, offered)))
     for number, (at, items, *rest) in recorded.items():
         if rest[2] is not None:  # with feedback
-            insert_list(run, agent, SavedList(number, number, at, ListContent(items, b"", *rest)), is_open=False)
+            insert_list(run, agent, SavedList(number, number, at, ListContent(items, b"", *rest)), RECORDED)

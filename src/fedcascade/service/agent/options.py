@@ -71,7 +71,7 @@ def check_terms(terms: wire.Terms) -> None:
 def build_policy(terms: wire.Terms) -> Policy:
     """Build the server's policy, with its constants and its kind of beta."""
     policy = get_policy(terms.policy)
-    kind = CONFIDENCES.get(terms.constants.get("confidence", ""), type(policy.confidence))
+    kind = CONFIDENCES.get(str(terms.constants.get("confidence", "")), type(policy.confidence))
     policy = policy if isinstance(policy.confidence, kind) else replace(policy, confidence=kind())
     return policy.with_known_constants(terms.constants)
 

@@ -3,11 +3,11 @@
 import math
 import random
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import EllipsisType
-from typing import SupportsIndex
+from typing import Literal, SupportsIndex, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,21 +22,25 @@ from fedcascade.federation.agent import (
 )
 from fedcascade.federation.messages import Upload
 from fedcascade.federation.warm_start import sum_history
-from fedcascade.learning.cascade import Examination, examine
+from fedcascade.learning.cascade import Examination, examine, split_reward
 from fedcascade.learning.click_log import ClickLog, concatenate
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.oracles import TopK, read_attributes
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.grid import round_to_grid
-from fedcascade.service.agent.ledger import SavedState, estimate_round, learn_list, take_back
+from fedcascade.service.agent.ledger import SavedState, correct, estimate_round, expect_reward, learn_list, take_back
 from fedcascade.service.agent.memory import LocalMemory
 from fedcascade.service.agent.options import AgentOptions
 from fedcascade.service.agent.record import GONE, HISTORY
 from fedcascade.service.agent.saved_lists import (
     DROP_LISTS,
+    OPEN,
+    RECORDED,
+    UNREWARDED,
     OpenList,
     SavedList,
     close_list,
+    drop_unrewarded,
     insert_list,
     pack_list,
     read_lists,
@@ -45,7 +49,9 @@ from fedcascade.service.agent.saved_lists import (
 from fedcascade.service.protocol.validation import check_upload
 
 IMPRESSION_BITS = 53  # of a random number that names a list; JSON keeps it in every language
+LATER = "later"  # a reward that is not known yet
 Positions = SupportsIndex | Iterable[SupportsIndex] | None
+Reward = float | Sequence[float] | Literal["later"] | None
 
 
 class SavedAgent:
@@ -112,32 +118,84 @@ class SavedAgent:
         *,
         clicked_item: Positions | EllipsisType = ...,
         looked_until: int | None = None,
+        reward: Reward = None,
         round_: int | None = None,
         draw: float | None = None,
     ) -> Upload | None:
         """Learn from a list and return the upload that will be sent, if this round triggers one.
 
-        Examined positions count: up to the last click, up to ``looked_until`` if given, or the whole list.
+        Examined positions count: up to the last click, up to ``looked_until`` if given, or the whole list. Until
+        ``reward`` is called, a click whose reward comes later counts with the mean reward of this user's clicks so far.
 
         Args:
             impression: the list, or its number.
             clicked: the clicked position, counted from 0, or several; None without a click.
             clicked_item: rows of the items of ``recommend``, instead of ``clicked``.
             looked_until: the last position that the user looked at, if known.
+            reward: the value of the click in [0, 1], 1 if None; several clicks share it equally, or have one each, in
+                the order given. "later" if it is not known yet.
             round_: t; extrapolated from the last download if None.
             draw: the round's uniform number; drawn if None.
         """
 
         def learn(state: SavedState) -> tuple[SavedState, Upload | None]:
-            saved = self._read_open_list(impression)
-            seen = read_outcome(saved.items, clicked, clicked_item, looked_until)
-            shown, record = saved.unpack(self.id, state.local.dimension), self.memory.record
-            is_recorded = saved.arrival > state.local.arrivals - self._options.record_lists
-            close_list(record.run, record.number, saved, seen if is_recorded else None)
-            return learn_list(self.memory.policy, state, shown, seen, round_=round_, draw=draw)
+            saved, is_late = self._read_list(impression, OPEN), isinstance(reward, str) and reward == LATER
+            value = None if is_late else cast("float | Sequence[float] | None", reward)
+            seen = read_outcome(saved.items, clicked, clicked_item, looked_until, value)
+            if is_late and seen.clicks:
+                expected = [expect_reward(state)] * len(seen.clicks)
+                seen = replace(seen, rewards=split_reward(expected, len(expected)))
+            learned = self._learn_list(state, saved.unpack(self.id, state.local.dimension), seen, round_, draw)
+            self._close_list(state, saved, seen, is_rewarded=not (is_late and seen.clicks))
+            return learned
 
         with self._hold():
             return self.memory.update(learn)
+
+    def reward(self, impression: ShownList | SupportsIndex, value: float | Sequence[float]) -> None:
+        """Give a list its reward, once, after ``feedback`` with the reward "later".
+
+        What was learned is corrected by the difference to the expected reward; the next upload carries the correction.
+
+        Args:
+            impression: the list, or its number. It expires as it does for feedback, and when the user changes.
+            value: the value of the click in [0, 1]; several clicks share it equally, or have one each, from the top.
+        """
+        require(value is not None, "a reward must be a number in [0, 1], got None")
+
+        def learn(state: SavedState) -> tuple[SavedState, None]:
+            saved = self._read_list(impression, UNREWARDED)
+            seen = saved.seen
+            after = replace(seen, rewards=split_reward(value, len(seen.clicks)))
+            self._close_list(state, saved, after, is_rewarded=True)
+            shown = saved.unpack(self.id, state.local.dimension)
+            return correct(self.memory.policy, state, shown, seen, after.values), None
+
+        with self._hold():
+            self.memory.update(learn)
+
+    def _close_list(self, state: SavedState, saved: SavedList, seen: Examination, *, is_rewarded: bool) -> None:
+        """Delete a list with feedback, record it, or keep it for its reward."""
+        is_recorded = saved.arrival > state.local.arrivals - self._options.record_lists
+        kept = UNREWARDED if not is_rewarded else RECORDED if is_recorded else None
+        close_list(self.memory.record.run, self.memory.record.number, saved, seen, kept)
+
+    def _learn_list(
+        self,
+        state: SavedState,
+        shown: ShownList,
+        seen: Examination,
+        round_: int | None = None,
+        draw: float | None = None,
+    ) -> tuple[SavedState, Upload | None]:
+        """Learn from a list; if the user has changed, drop the lists that wait for a reward."""
+        after, upload = learn_list(self.memory.policy, state, shown, seen, round_=round_, draw=draw)
+        if (
+            self.memory.policy.changes is not None
+            and after.local.own_total.count < state.local.own_total.count + seen.examined
+        ):
+            drop_unrewarded(self.memory.record.run, self.memory.record.number)
+        return after, upload
 
     def learn(
         self,
@@ -146,6 +204,7 @@ class SavedAgent:
         *,
         clicked_item: Positions | EllipsisType = ...,
         looked_until: int | None = None,
+        reward: float | Sequence[float] | None = None,
     ) -> Upload | None:
         """Learn from a list that another ranking chose, and return the upload that will be sent, if any.
 
@@ -156,16 +215,17 @@ class SavedAgent:
             clicked: the clicked position, counted from 0, or several; None without a click.
             clicked_item: rows of ``shown``, which are its positions.
             looked_until: the last position that the user looked at, if known.
+            reward: the value of the click in [0, 1], as in ``feedback``, where it may not come later.
         """
         features = read_features(round_to_grid(shown), self.memory.state.local.dimension)
         items = np.arange(len(features), dtype=np.intp)
-        seen = read_outcome(tuple(range(len(items))), clicked, clicked_item, looked_until)
+        seen = read_outcome(tuple(range(len(items))), clicked, clicked_item, looked_until, reward)
 
         def learn(state: SavedState) -> tuple[SavedState, Upload | None]:
             longest, arrivals = state.enrolment.terms.longest_list, state.local.arrivals + 1
             require(len(items) <= longest, f"a list of this server has <= {longest} items, got {len(items)}")
             counted = state._replace(local=state.local._replace(arrivals=arrivals))
-            return learn_list(self.memory.policy, counted, ShownList(self.id, arrivals, items, features), seen)
+            return self._learn_list(counted, ShownList(self.id, arrivals, items, features), seen)
 
         with self._hold():
             return self.memory.update(learn)
@@ -201,6 +261,7 @@ class SavedAgent:
 
         def start_over(state: SavedState) -> tuple[SavedState, None]:
             local = restart(self.memory.policy, state.local, Statistics.zero(state.local.dimension))
+            drop_unrewarded(self.memory.record.run, self.memory.record.number)
             return state._replace(local=local), None
 
         with self._hold():
@@ -212,17 +273,18 @@ class SavedAgent:
         ``connect(record_lists=1000)`` records lists. Items are row numbers of ``recommend``; the user is this agent's
         number. ``fedcascade.data.logs:write_log`` writes the log to a file.
         """
-        rows, advice = self._read_lists(is_open=False), "connect with record_lists=1000, and give feedback"
+        rows, advice = self._read_lists(RECORDED), "connect with record_lists=1000, and give feedback"
         require(len(rows) > 0, f"{self.memory.title} has no recorded list: {advice}")
         dimension = self.memory.state.local.dimension
-        return concatenate([read_recorded(row, self.id, dimension) for row in rows])
+        log = concatenate([read_recorded(row, self.id, dimension) for row in rows])
+        return log if np.any(log.rewards != log.clicks) else replace(log, rewards=None)
 
     def open_lists(self) -> list[OpenList]:
         """List the lists without feedback, oldest first."""
-        oldest, lists = self._options.clock.now() - self._options.keep_seconds, self._read_lists(is_open=True)
+        oldest, lists = self._options.clock.now() - self._options.keep_seconds, self._read_lists(OPEN)
         return [OpenList(each.impression, each.items, each.shown_at) for each in lists if each.shown_at >= oldest]
 
-    def _read_lists(self, *, is_open: bool) -> list[SavedList]:
+    def _read_lists(self, is_open: int) -> list[SavedList]:
         record = self.memory.record
         with self._hold(), record.database.transaction() as run:
             return list(read_lists(run, record.database.title, record.number, is_open))
@@ -267,16 +329,17 @@ class SavedAgent:
         """The current estimate of theta."""
         return self.memory.state.local.decision.theta.copy()
 
-    def _read_open_list(self, impression: ShownList | SupportsIndex) -> SavedList:
-        """Read an open list by its number; reject an expired one, and a list of another agent, process or life."""
+    def _read_list(self, impression: ShownList | SupportsIndex, is_open: int) -> SavedList:
+        """Read a list by its number; reject an expired one, and a list of another agent, process or life."""
         number = read_index("impression", impression.impression if isinstance(impression, ShownList) else impression)
         record, options = self.memory.record, self._options
         found = abs(number) < 2**63 and list(
-            read_lists(record.run, record.database.title, record.number, True, impression=number)
+            read_lists(record.run, record.database.title, record.number, is_open, impression=number)
         )
         if not found or found[0].shown_at < options.clock.now() - options.keep_seconds:
             kept = f"a list expires after {options.keep_lists} newer ones or {options.keep_seconds / 86_400:g} days"
-            raise ValueError(f"{self.memory.title} has no open list {number}: {kept}, and takes feedback once")
+            state, what = ("open list", "feedback") if is_open == OPEN else ("list without its reward", "it")
+            raise ValueError(f"{self.memory.title} has no {state} {number}: {kept}, and takes {what} once")
         return found[0]
 
     @contextmanager
@@ -296,11 +359,12 @@ def read_outcome(
     clicked: Positions | EllipsisType,
     clicked_item: Positions | EllipsisType,
     looked_until: int | None,
+    reward: float | Sequence[float] | None = None,
 ) -> Examination:
     """Return what a user has seen of a list, and clicked."""
     places = read_positions(list(items), clicked, clicked_item)
     last = None if looked_until is None else read_index("looked_until", looked_until)
-    return examine(len(items), places, last)
+    return examine(len(items), places, last, reward)
 
 
 def read_positions(

@@ -15,10 +15,11 @@ from fedcascade.service.agent.sealed_rows import Run, seal, unseal
 
 # Drops up to two expired lists for each new one, without reading all lists of an agent.
 DROP_LISTS = (
-    "DELETE FROM pool_list WHERE agent = ? AND (is_open = 1 AND arrival <= ? OR is_open = 0 AND arrival <= ? OR "
+    "DELETE FROM pool_list WHERE agent = ? AND (is_open > 0 AND arrival <= ? OR is_open = 0 AND arrival <= ? OR "
     "shown_at < ? AND impression IN (SELECT impression FROM pool_list WHERE agent = ? ORDER BY arrival LIMIT 2))"
 )
 COLUMNS = "impression, arrival, shown_at, is_open, body"
+RECORDED, OPEN, UNREWARDED = 0, 1, 2  # values of ``is_open``: with feedback, without, and with a reward to come
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ class OpenList:
 class ListContent(NamedTuple):
     """The arrays of a list, as bytes: rows on the list, their features and propensities, all features on offer.
 
-    A recorded list has clicks and the number of examined positions once it has feedback.
+    A list with feedback that is recorded, or waits for its reward, has clicks, rewards and the number of examined
+    positions.
     """
 
     items: bytes
@@ -42,6 +44,7 @@ class ListContent(NamedTuple):
     offered: bytes | None = None
     clicks: bytes | None = None
     looked: int | None = None
+    rewards: bytes = b""  # of the clicks; none if each is 1
 
 
 class SavedList(NamedTuple):
@@ -56,6 +59,15 @@ class SavedList(NamedTuple):
     def items(self) -> tuple[int, ...]:
         """The rows of the items of ``recommend`` on the list."""
         return tuple(np.frombuffer(self.content.items, "<i8").tolist())
+
+    @property
+    def seen(self) -> Examination:
+        """The feedback on a list that has it."""
+        clicks, rewards = (
+            tuple(np.frombuffer(body or b"", kind).tolist())
+            for body, kind in ((self.content.clicks, "<i8"), (self.content.rewards, "<f8"))
+        )
+        return Examination(self.content.looked or 0, clicks, rewards)
 
     def unpack(self, agent: int, dimension: int) -> ShownList:
         """Return the list as the agent's transitions take it, by its count."""
@@ -79,26 +91,35 @@ def _name_row(shown: SavedList, is_open: int) -> str:
     return f"list {shown.impression} {shown.arrival} {shown.shown_at!r} {is_open}"
 
 
-def insert_list(run: Run, agent: int, shown: SavedList, *, is_open: bool = True) -> None:
+def insert_list(run: Run, agent: int, shown: SavedList, is_open: int = OPEN) -> None:
     """Save a list."""
-    body = seal(agent, _name_row(shown, int(is_open)), msgspec.msgpack.encode(shown.content))
-    run(f"INSERT INTO pool_list (agent, {COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)", agent, *shown[:3], int(is_open), body)
+    body = seal(agent, _name_row(shown, is_open), msgspec.msgpack.encode(shown.content))
+    run(f"INSERT INTO pool_list (agent, {COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)", agent, *shown[:3], is_open, body)
 
 
-def close_list(run: Run, agent: int, shown: SavedList, seen: Examination | None) -> None:
-    """Delete a list that has its feedback, or record it with what the user has seen."""
+def close_list(run: Run, agent: int, shown: SavedList, seen: Examination, is_open: int | None) -> None:
+    """Delete a list that has its feedback, or keep it with what the user has seen as ``is_open``."""
     run("DELETE FROM pool_list WHERE agent = ? AND impression = ?", agent, shown.impression)
-    if seen is not None and shown.content.offered is not None:
-        clicks = np.array(seen.clicks, "<i8").tobytes()
-        recorded = shown.content._replace(features=b"", clicks=clicks, looked=seen.examined)
-        insert_list(run, agent, shown._replace(content=recorded), is_open=False)
+    if is_open == UNREWARDED or (is_open == RECORDED and shown.content.offered is not None):
+        content = shown.content._replace(
+            features=b"" if is_open == RECORDED else shown.content.features,
+            clicks=np.array(seen.clicks, "<i8").tobytes(),
+            looked=seen.examined,
+            rewards=np.array(seen.rewards, "<f8").tobytes(),
+        )
+        insert_list(run, agent, shown._replace(content=content), is_open)
 
 
-def read_lists(run: Run, title: str, agent: int, is_open: bool, impression: int | None = None) -> Iterator[SavedList]:
-    """Read the open or the recorded lists of an agent, oldest first, or one of them."""
+def drop_unrewarded(run: Run, agent: int) -> None:
+    """Delete the lists that wait for a reward: their data are gone, because the user has changed."""
+    run("DELETE FROM pool_list WHERE agent = ? AND is_open = ?", agent, UNREWARDED)
+
+
+def read_lists(run: Run, title: str, agent: int, is_open: int, impression: int | None = None) -> Iterator[SavedList]:
+    """Read the lists of an agent with this value of ``is_open``, oldest first, or one of them."""
     which, values = ("", ()) if impression is None else (" AND impression = ?", (impression,))
     condition = f"agent = ? AND is_open = ?{which} ORDER BY arrival, shown_at"
-    for row in run(f"SELECT {COLUMNS} FROM pool_list WHERE {condition}", agent, int(is_open), *values):
+    for row in run(f"SELECT {COLUMNS} FROM pool_list WHERE {condition}", agent, is_open, *values):
         shown = SavedList(row[0], row[1], row[2], ListContent(b"", b""))
         body = unseal(title, agent, _name_row(shown, row[3]), bytes(row[4]))
         yield shown._replace(content=msgspec.msgpack.decode(body, type=ListContent))
@@ -108,12 +129,14 @@ def read_recorded(shown: SavedList, agent: int, dimension: int) -> ClickLog:
     """Return a recorded list as the log of one list."""
     content, items = shown.content, np.array(shown.items, np.int64)
     features = np.frombuffer(content.offered or b"", "<f4").astype(np.float32).reshape(1, -1, dimension)
-    clicked = np.zeros((1, items.size), bool)
-    clicked[0, np.frombuffer(content.clicks or b"", "<i8")] = True
+    seen, rewards = shown.seen, np.zeros((1, items.size))
+    rewards[0, list(seen.clicks)] = seen.values
+    clicked = np.isin(np.arange(items.size), seen.clicks)[None]
     return ClickLog(
         users=np.array([agent]),
         items=items[None],
         clicks=clicked,
+        rewards=rewards,
         times=np.array([shown.shown_at]),
         looked=np.array([content.looked]),
         offered=np.arange(features.shape[1])[None],

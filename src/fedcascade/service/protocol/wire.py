@@ -32,11 +32,11 @@ LastSequence = Annotated[int, Meta(ge=0, le=2**53 - 1, description="The number o
 Count = Annotated[int, Meta(ge=0, le=LARGEST_TOTAL)]
 Sum = Annotated[int, Meta(ge=0, description="A sum over agents, without an upper bound.")]
 LAYOUT = (
-    "d (d + 3) / 2 float64, little-endian: the gram's upper triangle row by row, then the moment. "
-    "MessagePack: bin. JSON: base64."
+    "d (d + 3) / 2 float64, little-endian: the gram's upper triangle row by row, then the moment, and then, if it is "
+    "not 0, clicks minus the sum of their rewards. MessagePack: bin. JSON: base64."
 )
 _FLOAT64 = np.dtype("<f8")
-MOST_BYTES = 4 * LARGEST_DIMENSION * (LARGEST_DIMENSION + 3)
+MOST_BYTES = 4 * LARGEST_DIMENSION * (LARGEST_DIMENSION + 3) + 8
 Numbers = Annotated[bytes, Meta(min_length=16, max_length=MOST_BYTES, description=LAYOUT)]
 Token = Annotated[str, Meta(min_length=16, max_length=128)]
 FeatureName = Annotated[str, Meta(max_length=128, description="The version of the features: a label, or label:hash.")]
@@ -365,13 +365,16 @@ def count_numbers(dimension: int) -> int:
 def pack_numbers(statistics: Statistics) -> bytes:
     """Pack gram and moment as little-endian float64: the upper triangle row by row, then the moment.
 
+    A shortfall of rewards follows if it is not 0.
+
     >>> import numpy as np
     >>> statistics = Statistics(np.array([[1.0, 2.0], [2.0, 3.0]]), np.array([4.0, 5.0]), 1, 1, 1)
     >>> np.frombuffer(pack_numbers(statistics), "<f8").tolist()
     [1.0, 2.0, 3.0, 4.0, 5.0]
     """
     triangle = statistics.gram.take(_locate_triangle(statistics.dimension)[0])
-    return triangle.astype(_FLOAT64, copy=False).tobytes() + statistics.moment.astype(_FLOAT64, copy=False).tobytes()
+    packed = triangle.astype(_FLOAT64, copy=False).tobytes() + statistics.moment.astype(_FLOAT64, copy=False).tobytes()
+    return packed + np.array(statistics.shortfall, _FLOAT64).tobytes() if statistics.shortfall else packed
 
 
 def coarsen(count: int) -> int:
@@ -383,7 +386,8 @@ def coarsen(count: int) -> int:
 def unpack_statistics(numbers: bytes, counts: tuple[int, int, int], dimension: int) -> Statistics:
     """Unpack statistics from the bytes of ``pack_numbers``, and count, clicks and rounds."""
     expected = count_numbers(dimension)
-    if len(numbers) != 8 * expected:
+    if len(numbers) not in (8 * expected, 8 * expected + 8):
         raise ValueError(f"numbers must hold {expected} float64 in dimension {dimension}, got {len(numbers) / 8:g}")
     values, size = np.frombuffer(numbers, _FLOAT64), expected - dimension
-    return Statistics(values[:size].take(_locate_triangle(dimension)[1]), values[size:].copy(), *counts)
+    gram, moment = values[:size].take(_locate_triangle(dimension)[1]), values[size:expected].copy()
+    return Statistics(gram, moment, *counts, *values[expected:].tolist())

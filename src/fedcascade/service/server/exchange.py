@@ -17,6 +17,7 @@ from fedcascade.federation.messages import Cause, Upload
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.auth import FRESH_SECONDS, REPLAYED, UNRECOGNISED, SignatureHeaders, Unauthorised
 from fedcascade.service.protocol.errors import Refused
+from fedcascade.service.protocol.validation import corrects
 from fedcascade.service.server.settings import DEFAULT_BOUNDS, UploadBounds
 from fedcascade.service.server.state import ServerState
 from fedcascade.service.store.contract import Identity, LogEntry, Revoked, Store, is_same_upload
@@ -97,6 +98,8 @@ class Exchange:
             held_rounds = 0 if upload.cause is Cause.CHANGE else state.count_held(agent)[1]
             seconds = self.at - self._find_enrolment(store)
             self.bounds.check(upload.statistics, held_rounds=held_rounds, seconds=seconds)
+            if self.refusal is not None:
+                self._check_with_earlier(state, upload)
             download = state.apply(upload, state.position + 1)
             store.append(state.position, upload, self.signature.nonce.to_bytes(8), self.numbers)
             state.publish_prior(store, self.at)
@@ -120,6 +123,13 @@ class Exchange:
             numbers=wire.pack_numbers(download),
         )
         return wire.ENCODERS[self.media_type or wire.MSGPACK](answer)
+
+    def _check_with_earlier(self, state: ServerState, upload: Upload) -> None:
+        """Refuse an upload that is impossible also as a correction of the agent's earlier ones."""
+        assert self.refusal is not None
+        held = state.get_statistics(self.signature.agent)
+        if upload.cause is Cause.CHANGE or not corrects(upload.statistics, held):
+            raise Refused(*self.refusal)
 
     def _find_enrolment(self, store: Store) -> float:
         """Return the time of enrolment; one in the future, by a clock that was ahead, is replaced by the time now."""

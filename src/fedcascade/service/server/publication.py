@@ -52,7 +52,7 @@ def round_prior(prior: Statistics, lambda_: float) -> Statistics:
 
     The root's diagonal is at least ``STEP``, so the result is a prior again.
     """
-    d, noise = prior.dimension, estimate_noise(0, 0)
+    d, noise = prior.dimension, estimate_noise(0, 0.0)
     covariance = noise * np.linalg.inv(prior.gram + lambda_ * np.eye(d))
     mean = covariance @ prior.moment / noise
     root = STEP * np.round(np.linalg.cholesky((covariance + covariance.T) / 2) / STEP)

@@ -208,7 +208,7 @@ class Writer:
                 if isinstance(pending, Exchange):
                     for check in self.checks if pending.is_signed else ():
                         check(pending.signature)
-                    if pending.refusal is not None:
+                    if pending.refusal is not None and pending.upload is None:
                         status, reason, detail = pending.refusal
                         raise Refused(status, reason, detail, retry_after=1.0 if status == 503 else None)
                 admitted.append(pending)

@@ -33,6 +33,7 @@ def is_same_upload(first: Upload, second: Upload) -> bool:
     return (
         (first.agent, first.sequence, first.cause) == (second.agent, second.sequence, second.cause)
         and (left.count, left.clicks, left.rounds) == (right.count, right.clicks, right.rounds)
+        and left.shortfall == right.shortfall
         and np.array_equal(left.gram, right.gram)
         and np.array_equal(left.moment, right.moment)
     )

@@ -166,7 +166,7 @@ def _encode_pieces(value: Any) -> Iterator[bytes | Piece]:
                 body = None if rows is None else msgspec.msgpack.encode(np.ascontiguousarray(rows).data.cast("B"))
                 yield Piece(value, number, body)
         case Statistics():
-            counts = [value.count, value.clicks, value.rounds]
+            counts = [value.count, value.clicks, value.rounds, *([value.shortfall] if value.shortfall else [])]
             yield b"\x94" + msgspec.msgpack.encode("statistics")
             yield from _encode_pieces(value.gram)
             yield from _encode_pieces(value.moment)

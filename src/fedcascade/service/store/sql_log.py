@@ -8,8 +8,6 @@ from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any
 
-import numpy as np
-
 from fedcascade.checks import require
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.learning.statistics import Statistics
@@ -346,9 +344,9 @@ def fold_rows(rows: Sequence[Row]) -> Row:
     position, agent, sequence, cause, *_, nonce, _, _ = rows[-1]
     changes = [place for place, row in enumerate(rows) if row[CAUSE] == Cause.CHANGE]
     summed = rows[changes[-1] :] if changes else rows
-    counts = [sum(row[column] for row in summed) for column in (4, 5, 6)]
-    first, *others = (np.frombuffer(bytes(row[NUMBERS]), "<f8") for row in summed)
-    numbers = np.asarray(sum(others, first)).tobytes()
+    first, *others = (unpack_row(bytes(row[NUMBERS]), *row[4:7]) for row in summed)
+    total = sum(others, first)
+    counts, numbers = (total.count, total.clicks, total.rounds), pack_numbers(total)
     uploads, salt = sum(row[UPLOADS] for row in rows), os.urandom(SALT_BYTES)
     word = Cause.CHANGE.value if changes else cause
     return (position, agent, sequence, word, *counts, numbers, bytes(nonce), uploads, salt)
@@ -387,5 +385,5 @@ def unpack_row(numbers: bytes, count: int, clicks: int, rounds: int) -> Statisti
 
 @cache
 def _derive_dimension(size: int) -> int:
-    """Derive d from the size of packed statistics: d (d + 1) / 2 + d numbers of 8 bytes each."""
+    """Derive d from the size of packed statistics: d (d + 1) / 2 + d numbers of 8 bytes each, and maybe one more."""
     return (math.isqrt(9 + size) - 3) // 2

@@ -101,7 +101,7 @@ def follow_user(
     )
     click, examined = seen
     counts = mine.total.size - COUNTS
-    if follow_list(mine, detection, scratch.listed_features, examined, click, state.theta, state.root):
+    if follow_list(mine, detection, scratch.listed_features, examined, click, 1.0, state.theta, state.root):
         return CHANGED
     moment = mine.total[counts - state.theta.size : counts]
     clicks = _add_other_clicks(simulation.environment.behaviour, moment, None, scratch, click, examined)

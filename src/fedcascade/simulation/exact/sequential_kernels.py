@@ -120,7 +120,7 @@ def _split_rewards(
     gram, moment = state.gram + state.buffer_gram, state.moment + state.buffer_moment
     own_gram, own_moment = personal.gram[agent], personal.moment[agent]
     sums = SplitSums(gram, moment, own_gram, own_moment, state.buffer_gram, state.buffer_moment)
-    split_rewards(sums, listed, examined, click, policy.lambda_)
+    split_rewards(sums, listed, examined, click, 1.0, policy.lambda_)
 
 
 @jit  # allocates arrays

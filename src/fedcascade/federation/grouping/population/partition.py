@@ -226,7 +226,8 @@ class PopulationPartition(Partition):
         self.observed += int(held.count[agent] - self.counts[agent])
         self.counts[agent] = held.count[agent]
         self.count_bits[int(self.counts[agent]).bit_length()] += 1
-        self.click_rates[agent] = (held.clicks[agent] + 1.0) / (held.count[agent] + 2.0)
+        reward = held.clicks[agent] - held.shortfall[agent]
+        self.click_rates[agent] = (reward + 1.0) / (held.count[agent] + 2.0)
 
     @property
     def limit(self) -> float:
@@ -314,9 +315,10 @@ class PopulationPartition(Partition):
         others = self.active.size - int(self.active_index[agent] != NO_AGENT)
         if others < max(1, self.guard.min_others):
             return own
-        noise = estimate_noise(own.count, own.clicks)
+        noise = estimate_noise(own.count, own.reward)
         gram, moment = to_statistics(mean, covariance, noise, self.holdings.lambda_)
-        return Statistics(own.gram + gram, own.moment + moment, own.count, own.clicks, own.rounds)
+        counts = own.count, own.clicks, own.rounds, own.shortfall
+        return Statistics(own.gram + gram, own.moment + moment, *counts)
 
     def answer(self, agent: int) -> Statistics:
         """Return the answer that the last ``add`` prepared for the agent, or compute one without changing the state."""
@@ -329,7 +331,7 @@ class PopulationPartition(Partition):
         """Return the population's mean and covariance as statistics."""
         if self.active.size < max(2, self.guard.min_others + 1):
             return None
-        gram, moment = to_statistics(self.mean, self.outside, estimate_noise(0, 0), self.holdings.lambda_)
+        gram, moment = to_statistics(self.mean, self.outside, estimate_noise(0, 0.0), self.holdings.lambda_)
         return Statistics(gram, moment, 0, 0, 0)
 
     def join(self) -> None:

@@ -121,6 +121,57 @@ def test_node_exits_when_the_agent_is_idle(node: str, tmp_path: Path) -> None:
     assert (done.stdout, done.returncode) == ("0 1\n", 0), done.stderr
 
 
+REFUSED_FEATURES = """
+import { connect, always } from "%(package)s/index.js";
+import { FileStore } from "%(package)s/file-store.js";
+const told = [], minted = [], policy = (own) => ({ ...own, trigger: always });
+const token = () => { minted.push("%(token)s"); return minted.at(-1); };
+const note = (error) => told.push([error.name, error.message]);
+const options = { token, policy, minObservations: 0, pauses: [0.01, 0.1] };
+const open = (features, url = "%(first)s") =>
+  connect({ url, features, ...options, store: new FileStore("agent.json") });
+for (const features of ["v2", "v1:bb", ""]) await open(features).catch(note);
+const before = minted.length, agent = await open("v1");
+await agent.close();
+await open("v2").catch(note);
+const moved = await open(undefined, "%(second)s");
+await moved.feedback(moved.recommend([[1, 0, 0]], { k: 1 }), { clicked: 0 });
+const isTold = () => moved.trouble?.includes("features");
+for (let tries = 0; tries < 500 && !isTold(); tries += 1) await new Promise((resolve) => setTimeout(resolve, 20));
+console.log(JSON.stringify({ told, before, minted: minted.length, trouble: moved.trouble, unsent: moved.unsent }));
+await moved.close();
+"""
+
+
+def test_servers_of_other_features_are_refused_before_a_token_is_fetched_or_used(node: str, tmp_path: Path) -> None:
+    servers = [
+        ServerProcess(
+            tmp_path / label, "sqlite:///store.db", "--policy", "population", "--features", f"{label}:aa"
+        ).start()
+        for label in ("v1", "v2")
+    ]
+    try:
+        first, second = (server.connect() for server in servers)
+        names = {"package": (PACKAGE / "src").as_uri(), "token": first.operator.create_tokens()[0]}
+        script = REFUSED_FEATURES % (names | {"first": first.url, "second": second.url})
+        done = subprocess.run(
+            [node, "--input-type=module", "-e", script], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        enrolled = [running.operator.fetch_overview().enrolled for running in (first, second)]
+        for running in (first, second):
+            running.transport.close()
+    finally:
+        for server in servers:
+            server.stop()
+    found = json.loads(done.stdout)
+    words = "the server has features 'v1:aa', the page '{}': connect to a server of the page's, with a store of its own"
+    assert found["told"] == [["AgentError", words.format(named)] for named in ("v2", "v1:bb", "", "v2")]
+    assert (found["before"], found["minted"], enrolled) == (0, 1, [1, 0])
+    assert "the server has features 'v2:aa', this agent 'v1:aa': use the server that it enrolled at" in found["trouble"]
+    assert found["unsent"] == 1
+
+
 def test_the_wheel_has_the_modules() -> None:
     assets = files("fedcascade.service.agent") / "assets"
     assert (assets / "index.js").read_bytes() == (PACKAGE / "src" / "index.js").read_bytes()

@@ -3,6 +3,8 @@
 import re
 import shutil
 import subprocess
+import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import yaml
 
 from fedcascade.service.server.settings import Limits, ServerOptions, UploadBounds
 
-from .helpers import serve_in_process
+from .helpers import ServerProcess, serve_in_process
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -64,7 +66,24 @@ def test_a_pod_has_probes_secrets_and_settings_that_a_server_reads() -> None:
     assert store["valueFrom"]["secretKeyRef"]["name"] == "fedcascade", "no password is in a manifest"
     assert documents["PodDisruptionBudget"]["spec"]["minAvailable"] == 1
     assert documents["NetworkPolicy"]["spec"]["policyTypes"] == ["Ingress", "Egress"]
-    assert documents["PrometheusRule"]["spec"] == yaml.safe_load((DEPLOY / "alerts.yaml").read_text(encoding="utf-8"))
+    assert documents["PrometheusRule"]["spec"] == yaml.safe_load((CHART / "alerts.yaml").read_text(encoding="utf-8"))
+
+
+def test_the_pod_of_helm_test_passes_at_a_server_and_fails_without_one(tmp_path: Path) -> None:
+    """The program in the manifest runs here, with the address of a real server in place of the service's."""
+    text = (CHART / "templates" / "tests" / "ready.yaml").read_text(encoding="utf-8")
+    assert "helm.sh/hook: test" in text
+    program = textwrap.dedent(text.partition("        - |\n")[2])
+    server = ServerProcess(tmp_path, "sqlite:///store.db").start()
+    try:
+        server.connect().transport.close()
+        program, found = re.subn(r'^base = ".*"$', f'base = "{server.url}"', program, flags=re.MULTILINE)
+        assert found == 1
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (0, "/healthz 200\n/readyz 200\n/v1/terms 200\n"), done.stderr
+    finally:
+        server.stop()
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True).returncode != 0
 
 
 @pytest.mark.parametrize(
@@ -83,12 +102,14 @@ def test_alerts_and_pictures_name_metrics_that_a_server_has(tmp_path: Path) -> N
         text = running.transport.send("GET", "/metrics", b"", {}).text
     known = set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE))
     histogram = {f"{name}_{suffix}" for name in known for suffix in ("bucket", "count", "sum")}
-    rules = yaml.safe_load((DEPLOY / "alerts.yaml").read_text(encoding="utf-8"))
+    rules = yaml.safe_load((CHART / "alerts.yaml").read_text(encoding="utf-8"))
     expressions = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
     expressions += re.findall(r'"expr": "(.*)"', (DEPLOY / "grafana-dashboard.json").read_text(encoding="utf-8"))
     used = {name for expression in expressions for name in re.findall(r"fedcascade_\w+", expression)}
     assert used <= known | histogram
     assert len(used) > 8
+    template = (CHART / "templates" / "alerts.yaml").read_text(encoding="utf-8")
+    assert [name for name in re.findall(r'Files.Get "(.*?)"', template) if (CHART / name).is_file()] == ["alerts.yaml"]
     counters = set(re.findall(r"^# TYPE (\w+) counter", text, re.MULTILINE))
     assert {"fedcascade_joined_total", "fedcascade_left_total", "fedcascade_resets_total"} <= counters
 

@@ -91,6 +91,19 @@ def test_the_image_copies_what_exists() -> None:
     assert [source for source in sources if not (ROOT / source).exists()] == []
 
 
+def test_images_are_built_for_amd64_and_arm64_and_the_lock_has_wheels_of_both() -> None:
+    """A package with compiled code has a wheel, so a hash, for each kind of machine."""
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8"))
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    [built] = [step["with"] for step in steps if "docker/build-push-action" in step.get("uses", "")]
+    assert built["platforms"] == "linux/amd64,linux/arm64"
+    assert any("docker/setup-qemu-action" in step.get("uses", "") for step in steps)
+    assert built["file"] == "deploy/Dockerfile"
+    assert not re.search(r"amd64|x86_64|--platform", (ROOT / "deploy/Dockerfile").read_text(encoding="utf-8"))
+    for name in ("numpy", "numba", "llvmlite", "uvloop", "httptools", "msgspec", "psycopg-binary"):
+        assert locked()[name].count("--hash=sha256:") > 10, name
+
+
 def test_the_image_installs_from_the_lock_alone() -> None:
     installs = [part for line in instructions("RUN") for part in line.split("&&") if "pip install" in part]
     assert len(installs) == 2

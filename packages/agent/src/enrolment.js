@@ -2,8 +2,9 @@
 
 import { begin } from "./agent.js";
 import { require } from "./checks.js";
-import { Refused, enrolAgent } from "./client.js";
+import { Refused, enrolAgent, fetchTerms } from "./client.js";
 import { beginSaved, follow, takePrior } from "./ledger.js";
+import { requireFeatures } from "./policies.js";
 import { createKey, exportSeed, importSeed } from "./sign.js";
 
 /**
@@ -20,13 +21,15 @@ import { createKey, exportSeed, importSeed } from "./sign.js";
 const NO_TOKEN = "the server does not know this agent: ask the operator for an enrolment token";
 
 /**
- * Load the agent of a store, or enrol one. The token is stored: an agent that the server has lost may need it later.
+ * Load the agent of a store, or enrol one. The token is stored: an agent that the server has lost may need it later. Terms are
+ * checked before a token is made or used.
  * @param {Store} store @param {Transport} transport @param {FollowTerms} followTerms @param {string | (() => Promise<string> | string) | null} token
- * @returns {Promise<SavedState>}
+ * @param {string | null} features of the page @returns {Promise<SavedState>}
  */
-export async function loadOrEnrol(store, transport, followTerms, token) {
+export async function loadOrEnrol(store, transport, followTerms, token, features) {
   const given = typeof token === "string" ? token : null;
   const [state, known] = await store.update(["state", "token"], (values) => ({ puts: given === null ? [] : [["token", given]], result: values }));
+  if (features !== null && (state || known || token)) requireFeatures(state?.enrolment.terms ?? await fetchTerms(transport), features);
   if (!state && !given && !known && typeof token === "function") {
     const made = await token();
     require(typeof made === "string", `token() must give the text of an enrolment token, got ${typeof made}`);
@@ -42,8 +45,9 @@ export async function loadOrEnrol(store, transport, followTerms, token) {
  */
 export async function enrol(store, transport, followTerms, { credential = null, withNewKey = false } = {}) {
   const keyName = withNewKey ? "nextKey" : "key", entry = await prepareKey(store, keyName);
-  const [token = null] = await store.update(["token"], (values) => ({ result: values }));
+  const [token = null, stored] = await store.update(["token", "state"], (values) => ({ result: values }));
   if (token === null && !credential) throw new Refused(403, "enrolment", NO_TOKEN, 0);
+  if (stored) requireFeatures(await fetchTerms(transport), null, stored.enrolment.terms);
   try {
     const { prior, ...enrolment } = await enrolAgent(transport, await readKey(entry), token, credential);
     return await store.update(["state"], ([state]) => {

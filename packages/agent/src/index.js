@@ -38,6 +38,7 @@ export { always } from "./triggers.js";
  *   forgotten, or lost by a server that rejects its credential
  * @property {Store | string} [store] where the agent keeps its state: a store, or the name of one in
  *   this browser's IndexedDB; in memory without IndexedDB
+ * @property {string} [features] version of the page's features, a label or label:hash; a server of another version is refused
  * @property {AgentOptions["policy"]} [policy] changes the server's policy
  * @property {Oracle} [oracle] chooses lists from scores; the best k items if not given
  * @property {number} [minObservations] minimum of an upload, and at least the server's; 2 d if not given
@@ -118,7 +119,7 @@ export class RemoteAgent extends SavedAgent {
  * an agent gets one that keeps the page's order, with ``isFallback`` and ``trouble``.
  * @param {ConnectOptions} options @returns {Promise<RemoteAgent | FallbackAgent>}
  */
-export async function connect({ url, token = null, store: where, pauses = [0.25, 300], fetch: send, now = () => Date.now() / 1000, ...options }) {
+export async function connect({ url, token = null, features, store: where, pauses = [0.25, 300], fetch: send, now = () => Date.now() / 1000, ...options }) {
   require(/^https?:\/\/[^/]/.test(url), `a server's address looks like https://host:8777, got '${url}'`);
   if (options.minObservations !== undefined) requireWhole("minObservations", options.minObservations, 0);
   if (options.keepLists !== undefined) requireWhole("keepLists", options.keepLists);
@@ -129,7 +130,7 @@ export async function connect({ url, token = null, store: where, pauses = [0.25,
   const store = typeof where === "object" ? where : await openStore(where);
   const transport = { url: url.replace(/\/+$/, ""), fetch: send ?? globalThis.fetch.bind(globalThis), now };
   try {
-    const state = await store.hold("enrolment", undefined, () => loadOrEnrol(store, transport, (terms) => followTerms(terms, options), token));
+    const state = await store.hold("enrolment", undefined, () => loadOrEnrol(store, transport, (terms) => followTerms(terms, options), token, features ?? null));
     return new RemoteAgent(store, state, new AgentClient(transport, () => readIdentity(store)), { ...options, now, pauses });
   } catch (error) {
     await store.close();

@@ -63,7 +63,8 @@ function buildPolicy({ policy, constants }) {
  * @param {Terms} terms @returns {Terms}
  */
 export function checkTerms(terms) {
-  const { dimension, longest_list: longest, min_observations: least, constants } = terms;
+  const { dimension, longest_list: longest, min_observations: least, constants, features = "" } = terms;
+  require(typeof features === "string", `the server's features must be text, got ${typeof features}`);
   require(dimension >= 1 && dimension <= 512 && longest >= 1, `the server's dimension must be in 1..512 and its longest list >= 1, got ${dimension} and ${longest}`);
   require(least <= LARGEST_MINIMUM, `the server's minimum of observations must be <= ${LARGEST_MINIMUM}, got ${least}`);
   for (const [name, value] of Object.entries(constants)) {
@@ -73,6 +74,19 @@ export function checkTerms(terms) {
   for (const name of ["lambda_", "alpha_c"]) require(typeof constants[name] === "number", `the server's constant ${name} must be a number`);
   buildPolicy(terms);
   return terms;
+}
+
+/**
+ * Reject a server of other features than the page's, or than those that an agent has learned from.
+ * @param {Terms} terms @param {string | null} wanted a label, or label:hash; null takes any @param {Terms} [known] of the agent
+ */
+export function requireFeatures({ dimension, features: served = "" }, wanted, known) {
+  const isSame = wanted === null || wanted === served || wanted === served.split(":")[0];
+  require(isSame, `the server has features '${served}', the page '${wanted}': connect to a server of the page's, with a store of its own`);
+  if (!known) return;
+  const { dimension: own, features: learned = "" } = known, advice = "use the server that it enrolled at, or another store";
+  require(dimension === own, `the server has dimension ${dimension}, this agent ${own}: ${advice}`);
+  require(served === learned, `the server has features '${served}', this agent '${learned}': ${advice}`);
 }
 
 /**

@@ -13,7 +13,7 @@ const MOST_DEPTH = 8;
  * @typedef {{epoch: string, position: number, proof: Uint8Array}} Receipt
  * @typedef {{agent: number, enrolled: number, epoch: string, proof: Uint8Array}} Credential
  * @typedef {{protocol: number, policy: string, constants: Record<string, any>, dimension: number, longest_list: number,
- *   min_observations: number, terms_id: string}} Terms
+ *   min_observations: number, terms_id: string, features?: string}} Terms
  * @typedef {{agent: number, terms: Terms, credential: Credential | null}} EnrolmentAnswer
  * @typedef {{count: number, clicks: number, rounds: number, system_rounds: number, agents: number, numbers: Uint8Array}} Pooled
  * @typedef {Pooled & {sequence: number, group_agents: number, held_count: number, held_rounds: number, terms_id: string,

@@ -72,10 +72,10 @@ async function play(agent, rounds) {
 }
 
 const FIELDS = {
-  enrolment: ["agent", "terms", "credential", "terms.dimension", "terms.policy", "terms.constants", "terms.longest_list", "terms.min_observations", "terms.constants.lambda_",
+  enrolment: ["agent", "terms", "credential", "terms.dimension", "terms.policy", "terms.constants", "terms.longest_list", "terms.min_observations", "terms.features", "terms.constants.lambda_",
     "terms.constants.alpha_c", "terms.constants.every", "terms.constants.beta", "terms.constants.confidence"],
   answer: ["sequence", "count", "clicks", "rounds", "system_rounds", "agents", "group_agents", "held_count", "held_rounds", "terms_id", "receipt", "numbers", "receipt.epoch"],
-  terms: ["policy", "constants", "dimension", "longest_list", "min_observations", "terms_id", "constants.lambda_", "constants.alpha_c", "constants.beta", "constants.every"],
+  terms: ["policy", "constants", "dimension", "longest_list", "min_observations", "features", "terms_id", "constants.lambda_", "constants.alpha_c", "constants.beta", "constants.every"],
   standing: ["count", "clicks", "rounds", "numbers", "last_sequence", "last_change", "credential", "epoch"],
 };
 

@@ -159,7 +159,8 @@ def count_faults(users: Users, url: str, store: str, key: str) -> Counter[str]:
             time.sleep(0.5)
         for name in pool.list_names():
             agent, expected = pool.get(name), users.sums[name]
-            state = agent.memory.refresh()
+            agent.memory.load()
+            state = agent.memory.state
             held = state.local.buffer
             if agent.id:
                 held = held + agent.client.fetch_standing().unpack_held(state.local.dimension)

@@ -16,10 +16,10 @@ from fedcascade.federation.policies import DEFAULT_POLICY, get_policy
 from fedcascade.learning.confidence import Oful, Theory
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.agent.database import AgentFile
+from fedcascade.service.agent.entries import ENROLMENT, NEW_LEDGER
 from fedcascade.service.agent.ledger import SavedState, confirm, renumber, settle, withdraw
-from fedcascade.service.agent.memory import LocalMemory, begin_ledger
+from fedcascade.service.agent.memory import LocalMemory
 from fedcascade.service.agent.options import AgentOptions, PolicyCache
-from fedcascade.service.agent.record import ENROLMENT, SavedRecord
 from fedcascade.service.agent.saved_agent import SavedAgent
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.clock import Clock
@@ -54,8 +54,7 @@ class Session:
         self.sequence = self.last_change = 0
 
     def _open(self) -> SavedAgent:
-        record = SavedRecord(AgentFile(str(self.path)), "")
-        memory = LocalMemory(record, PolicyCache(self._options), self._enrolment)
+        memory = LocalMemory(AgentFile(str(self.path)), "", PolicyCache(self._options), lambda: self._enrolment)
         return SavedAgent(memory, self._options, lambda: None)
 
     @property
@@ -185,14 +184,8 @@ class Session:
         self.record("prior", body=msgspec.msgpack.encode(enrolment).hex(), has_prior=agent.has_prior)
 
     def _enrol(self, enrolment: wire.EnrolmentAnswer, *, new_key: bool = False) -> None:
-        record = self.agent.memory.record
-
-        def save() -> None:
-            record.puts[ENROLMENT] = msgspec.json.encode(enrolment)
-            if new_key:
-                begin_ledger(record)
-
-        record.update(save)
+        entries: dict[str, bytes | None] = {ENROLMENT: msgspec.json.encode(enrolment)}
+        self.agent.memory.put(entries | NEW_LEDGER if new_key else entries)
         self.agent.memory.load()
 
     def _describe_standing(self) -> wire.Standing:
@@ -265,7 +258,7 @@ class Session:
         self.record("terms", terms=msgspec.to_builtins(terms))
 
     def restart(self) -> None:
-        self.agent.memory.record.database.close()
+        self.agent.memory.database.close()
         self.agent = self._open()
         self.record("restart")
 
@@ -327,9 +320,9 @@ def build_sessions(draws: Draws, *, has_rewards: bool = False) -> list[Case]:
         options |= {"keep_lists": int(draws.integers(1, 9)), "keep_seconds": int(draws.integers(20, 400))}
         with tempfile.TemporaryDirectory() as folder:
             session = Session(draws, Path(folder) / "agent.db", terms, options, has_rewards=has_rewards)
-            with closing(session.agent.memory.record.database):
+            with closing(session.agent.memory.database):
                 while len(session.steps) < STEPS * (1 + has_rewards):
                     session.play_step()
-            session.agent.memory.record.database.close()
+            session.agent.memory.database.close()
         cases.append({"terms": msgspec.to_builtins(terms), **options, "steps": session.steps})
     return cases

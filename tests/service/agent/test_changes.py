@@ -292,8 +292,8 @@ def test_own_data_that_are_lost_are_what_the_server_holds_and_what_waits(server:
     with server.connect(path, policy=POLICIES["population"]) as agent:
         play(agent, FIRST, 240)
         flush(agent)
-        arrivals, record = agent.memory.state.local.arrivals, agent.memory.record
-        record.update(lambda: record.puts.update(own=None))
+        arrivals = agent.memory.state.local.arrivals
+        agent.memory.put({"own": None})
     with server.connect(path) as again:
         assert again.memory.policy.name == "population"
         assert again.memory.state.local.own_total.rounds == arrivals

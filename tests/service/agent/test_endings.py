@@ -189,7 +189,7 @@ def test_a_fork_is_refused_and_does_no_harm(tmp_path: Path) -> None:
 def test_a_full_disk_refuses_feedback_and_nothing_counts_twice(running: RunningService, tmp_path: Path) -> None:
     with open_agent(running, tmp_path / "agent.db", policy=None, min_observations=10**6) as agent:
         shown = agent.recommend(np.eye(D), 1)
-        database = agent.memory.record.database
+        database = agent.memory.database
         assert isinstance(database, AgentFile)
         [[pages]] = database._run("PRAGMA page_count")
         database._run(f"PRAGMA max_page_count = {pages}")

@@ -16,6 +16,7 @@ import pytest
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.triggers import Always
 from fedcascade.service.agent.pool import AgentPool, PoolAgent
+from fedcascade.service.protocol import wire
 from fedcascade.service.server.settings import Limits
 
 from ..helpers import CuttableTransport, RunningService, ServerProcess, serve_in_process
@@ -209,6 +210,27 @@ def test_whom_the_operator_sent_away_takes_no_token_from_the_stock(
         assert pool.flush(20), pool.trouble
         assert agent.id != before
         assert count_held(agent) == (1 if how == "revoked" else 3)
+
+
+def test_a_token_that_comes_while_an_enrolment_is_refused_is_kept(running: RunningService, tmp_path: Path) -> None:
+    tokens = list[str]()
+
+    class LateToken(CuttableTransport):
+        def send(self, method: str, path: str, body: bytes, headers: Any) -> Any:
+            reply = super().send(method, path, body, headers)
+            if path.startswith(wire.ENROLMENTS) and tokens:
+                pool.enrol("user", tokens.pop())
+            return reply
+
+    with open_pool(running, tmp_path / "agents.db", tokens=1, transport=LateToken(running)) as pool:
+        agent = pool.get("user")
+        play(agent)
+        assert pool.flush(20), pool.trouble
+        running.operator.forget(agent.id)
+        tokens += running.operator.create_tokens()
+        play(agent)
+        assert pool.flush(20), pool.trouble
+        assert (count_held(agent), tokens) == (2, [])
 
 
 POOL = """

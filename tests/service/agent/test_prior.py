@@ -17,11 +17,9 @@ from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.grid import round_to_grid
 from fedcascade.service.agent.client import enrol_agent
 from fedcascade.service.agent.connection import connect
-from fedcascade.service.agent.database import AgentFile
 from fedcascade.service.agent.enrolment import ServerLink
 from fedcascade.service.agent.ledger import take_prior, unpack_answer
 from fedcascade.service.agent.pool import AgentPool, PoolAgent
-from fedcascade.service.agent.record import SavedRecord
 from fedcascade.service.protocol import wire
 from fedcascade.service.server.state import ServerState, replay_log
 from fedcascade.service.store.contract import Store, add_agent
@@ -151,11 +149,8 @@ def test_a_welcome_whose_reply_was_lost_comes_again(running: RunningService, tmp
 def test_a_process_that_dies_after_enrolment_has_kept_the_welcome(running: RunningService, tmp_path: Path) -> None:
     path, token = str(tmp_path / "agent.db"), running.operator.create_tokens()[0]
     with AgentPool("", store=path, tokens=[token], transport=CuttableTransport(running)) as pool:
-        pool.get("")  # makes the file
-    file = AgentFile(path)
-    link = ServerLink(CuttableTransport(running))
-    welcome = link.enrol(SavedRecord(file, ""))  # and then nothing more happens in this process
-    file.close()
+        # And then nothing more happens in this process.
+        welcome = ServerLink(CuttableTransport(running)).enrol(pool.get("").memory)
     with connect("", store=path, transport=CuttableTransport(running)) as agent:
         assert (agent.has_prior, agent.id) == (True, welcome.agent)
 
@@ -170,11 +165,10 @@ def test_an_agent_with_answers_keeps_them_when_it_enrols_anew(running: RunningSe
         assert agent.flush(20), agent.trouble
         known = agent.memory.state.local.download.statistics
         running.operator.revoke(agent.id)
-        record = agent.memory.record
-        record.update(lambda: record.puts.update(token=second.encode()))
+        agent.memory.put({"token": second.encode()})
         transport = agent.client.transport
         assert isinstance(transport, CuttableTransport)
-        ServerLink(transport).enrol(record, new_key=True)
+        ServerLink(transport).enrol(agent.memory, new_key=True)
         agent.memory.load()
         assert_same(agent.memory.state.local.download.statistics, known)
 

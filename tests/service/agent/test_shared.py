@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ import pytest
 from fedcascade import AsyncAgentPool
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.triggers import Always
+from fedcascade.service.agent.database import StoreAway
+from fedcascade.service.agent.memory import FencedOff
 from fedcascade.service.agent.pool import AgentPool, PoolAgent
-from fedcascade.service.agent.record import FencedOff
 
 from ..helpers import CuttableTransport, RunningService, ServerProcess, serve_in_process
 from ..postgres import PostgresNode, run_node
@@ -74,7 +76,8 @@ def test_a_list_of_one_process_gets_its_feedback_at_another(running: RunningServ
         assert second.flush(30), second.trouble
         ann = first.get("ann")
         assert (count_held(ann), ann.client.fetch_standing().clicks) == (6, 6)
-        first_theta, second_theta = (pool.get("ann").memory.refresh().local.decision.theta for pool in (first, second))
+        second.get("ann").memory.load()
+        first_theta, second_theta = (pool.get("ann").estimate for pool in (first, second))
         np.testing.assert_array_equal(first_theta, second_theta)
         assert running.operator.fetch_overview().enrolled == 1
 
@@ -103,6 +106,46 @@ def test_processes_that_race_for_the_same_users_count_every_click_once(running: 
             pool.close()
 
 
+def test_what_a_closed_pool_has_not_sent_is_sent_by_the_next_one_at_once(running: RunningService, store: str) -> None:
+    """An agent of the first pool would wait for 15 s before it retries; the next pool does not have to."""
+    transport = CuttableTransport(running)
+    with open_pool(running, store, tokens=3, transport=transport, pauses=(15.0, 15.0)) as pool:
+        users = [pool.get(f"user-{user}") for user in range(3)]
+        shown = [agent.recommend(np.eye(D), 1) for agent in users]
+        transport.up = False
+        for agent, each in zip(users, shown, strict=True):
+            agent.feedback(each, 0)
+        deadline = time.monotonic() + 30
+        while pool.trouble is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+    with open_pool(running, store) as pool:
+        assert pool.flush(30), pool.trouble
+        assert pool.unsent == 0
+    assert running.operator.fetch_overview().rounds == 3
+
+
+def test_a_list_whose_commit_was_lost_is_saved_by_the_next_attempt(
+    running: RunningService, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list alone is new then, not the agent's version, which says nothing of the first attempt."""
+    with open_pool(running, store, tokens=1) as pool:
+        agent, transaction, lost = pool.get("ann"), pool._database.transaction, [True]
+
+        @contextmanager
+        def lose_one() -> Iterator[Any]:
+            with transaction() as run:
+                yield run
+                if lost and run("SELECT count(*) FROM pool_list")[0][0]:
+                    lost.clear()
+                    raise StoreAway("the database went away before its commit")
+
+        monkeypatch.setattr(pool._database, "transaction", lose_one)
+        shown = agent.recommend(np.eye(D), 1)
+        assert not lost
+        assert [each.impression for each in agent.open_lists()] == [shown.impression]
+        agent.feedback(shown.impression, 0)
+
+
 def test_a_process_that_lost_its_lease_changes_nothing(running: RunningService, store: str) -> None:
     """The slow process gets the server's answer after another one has sent the same upload and has its answer."""
     stalled, go_on = threading.Event(), threading.Event()
@@ -123,7 +166,7 @@ def test_a_process_that_lost_its_lease_changes_nothing(running: RunningService, 
         agent.feedback(agent.recommend(np.eye(D), 1), 0)
         assert stalled.wait(30)
         other = fast.get("ann")
-        assert not other.memory.record.acquire()  # while the lease lasts
+        assert not other.memory.acquire()  # while the lease lasts
         with fast._database.transaction() as run:
             run("UPDATE pool_agent SET lease_until = 1")
         assert other.flush(30), other.trouble

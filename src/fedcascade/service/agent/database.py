@@ -53,6 +53,7 @@ PREPARE = (
     "PRAGMA cache_size = -32768",
 )
 HOLDER_BITS = 31
+FREE_LEASES = "UPDATE pool_agent SET lease_until = 0 WHERE unsent + unsettled > 0 AND lease = ?"
 BUSY_SECONDS = 20.0  # a process waits this long for the others of a file
 MOST_CHECKED = 64 * 2**20  # bytes of a file whose pages are checked when it is opened
 FAILURES = (sqlite3.Error, UnicodeDecodeError)  # the latter if a damaged name is not text
@@ -120,6 +121,11 @@ class AgentDatabase:
 
     def free_leases(self, run: Run) -> None:
         """Free the leases of processes that are known to be dead; others expire."""
+
+    def release_leases(self) -> None:
+        """Free the leases of this process, so that the next one need not wait until they expire."""
+        with self.transaction() as run:
+            run(FREE_LEASES, self.holder)
 
     def count_uploads(self) -> int:
         with self.transaction() as run:
@@ -235,7 +241,7 @@ class AgentFile(AgentDatabase):
         held = f"SELECT DISTINCT lease FROM pool_agent WHERE unsent + unsettled > 0 AND lease_until >= {self.now}"
         for [holder] in run(held):
             if not is_running(holder >> HOLDER_BITS):
-                run("UPDATE pool_agent SET lease_until = 0 WHERE lease = ?", holder)
+                run(FREE_LEASES, holder)
 
     def erase_agent(self, number: int) -> None:
         """Delete an agent with its lists, and overwrite them on disk."""

@@ -14,8 +14,9 @@ from nacl.utils import random as random_bytes
 from fedcascade.checks import require
 from fedcascade.service.agent.client import AgentClient, OperatorClient, enrol_agent, fetch_terms
 from fedcascade.service.agent.database import AgentDatabase
-from fedcascade.service.agent.memory import begin_ledger
-from fedcascade.service.agent.record import ENROLMENT, KEY, NEXT_KEY, TOKEN, SavedRecord
+from fedcascade.service.agent.entries import ENROLMENT, KEY, NEW_LEDGER, NEXT_KEY, TOKEN
+from fedcascade.service.agent.ledger import SavedState
+from fedcascade.service.agent.memory import LocalMemory
 from fedcascade.service.agent.transport import Transport
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
@@ -59,9 +60,9 @@ class ServerLink:
         else:
             database.add_tokens(source)
 
-    def build_client(self, record: SavedRecord, agent: int) -> AgentClient:
-        key = SigningKey(record.get(KEY) or random_bytes())
-        return AgentClient(self.transport, key, agent, self.clock)
+    def build_client(self, memory: LocalMemory) -> AgentClient:
+        key = SigningKey(memory.get(KEY) or random_bytes())
+        return AgentClient(self.transport, key, memory.state.enrolment.agent, self.clock)
 
     def fetch_terms(self, terms_id: str | None = None) -> wire.Terms:
         """Return the terms of an id; fetch them unless another agent has."""
@@ -72,11 +73,11 @@ class ServerLink:
             self.terms, self._fetched = terms, self.clock.elapsed()
         return terms
 
-    def check_terms(self, known: wire.Terms | None) -> None:
-        """Refuse a server with other features than the caller's, or than those that an agent has learned from."""
+    def check_terms(self, known: wire.EnrolmentAnswer) -> None:
+        """Refuse a server with other features than the caller's, or than those that an agent has enrolled under."""
         is_fresh = self.clock.elapsed() < self._fetched + TERMS_SECONDS
         terms = self.terms if is_fresh and self.terms is not None else self.fetch_terms()
-        require_features(terms, self.features, known)
+        require_features(terms, self.features, known.terms if known.agent else None)
 
     def introduce(self, database: AgentDatabase) -> wire.EnrolmentAnswer:
         """Return terms and prior before enrolment; only the first agent of a store needs the server."""
@@ -96,7 +97,7 @@ class ServerLink:
         return msgspec.structs.replace(answer, prior=latest.prior) if is_current else answer
 
     def enrol(
-        self, record: SavedRecord, *, credential: wire.Credential | None = None, new_key: bool = False
+        self, memory: LocalMemory, *, credential: wire.Credential | None = None, new_key: bool = False
     ) -> wire.EnrolmentAnswer:
         """Enrol an agent with its credential or a token, with a new key if the old one was revoked.
 
@@ -110,62 +111,65 @@ class ServerLink:
         name = NEXT_KEY if new_key else KEY
         if credential is not None:
             try:
-                return self._send(record, name, credential)
+                return self._send(memory, name, credential)
             except Refused as refusal:
                 if refusal.reason != "enrolment":
                     raise
-        return self._send(record, name, None)
+        return self._send(memory, name, None)
 
-    def _send(self, record: SavedRecord, key_name: str, credential: wire.Credential | None) -> wire.EnrolmentAnswer:
-        self.check_terms(read_terms(record))
-        key, token = self._prepare(record, key_name, can_mint=credential is None)
+    def _send(self, memory: LocalMemory, key_name: str, credential: wire.Credential | None) -> wire.EnrolmentAnswer:
+        self.check_terms(memory.state.enrolment)
+        key, token = self._prepare(memory, key_name, can_mint=credential is None)
+
+        def drop(state: SavedState) -> tuple[SavedState, None]:
+            if memory.get(TOKEN) == (token or "").encode():  # else the caller has given another one meanwhile
+                memory.puts[TOKEN] = None
+            return state, None
+
         try:
             enrolment = enrol_agent(self.transport, token, key, credential=credential, clock=self.clock)
         except Refused as refusal:
             if refusal.reason == "too-many-requests":
                 self._enrol_after = self.clock.elapsed() + (refusal.retry_after or 1.0)
-            if refusal.reason == "enrolment":
-                record.update(lambda: record.puts.update({TOKEN: None}))
+            if refusal.reason == "enrolment" and token is not None:
+                memory.update(drop)
             raise
         self.check(enrolment.terms)
 
-        def save() -> None:
-            record.puts[KEY] = bytes(key)
-            record.puts[ENROLMENT] = msgspec.json.encode(enrolment)
-            if key_name == NEXT_KEY:
-                begin_ledger(record)
-            record.puts[NEXT_KEY] = None
-            if credential is None or credential.agent != enrolment.agent:  # the credential did not do
-                record.puts[TOKEN] = None
-
-        record.update(save)
+        entries: dict[str, bytes | None] = {KEY: bytes(key), NEXT_KEY: None, ENROLMENT: msgspec.json.encode(enrolment)}
+        if key_name == NEXT_KEY:
+            entries |= NEW_LEDGER
+        if credential is None or credential.agent != enrolment.agent:  # the credential did not do
+            entries[TOKEN] = None
+        memory.put(entries)
         if not isinstance(enrolment.prior, msgspec.UnsetType):
             shared = msgspec.structs.replace(enrolment, agent=0, credential=None)
-            record.database.put_shared(LAST_ENROLMENT, msgspec.json.encode(shared))
-        record.database.sync_to_disk()
+            memory.database.put_shared(LAST_ENROLMENT, msgspec.json.encode(shared))
+        memory.database.sync_to_disk()
         return enrolment
 
-    def _prepare(self, record: SavedRecord, key_name: str, *, can_mint: bool) -> tuple[SigningKey, str | None]:
+    def _prepare(self, memory: LocalMemory, key_name: str, *, can_mint: bool) -> tuple[SigningKey, str | None]:
         """Save and return the key to enrol, and the agent's own token or, the first time, a shared or a new one."""
 
-        def prepare() -> tuple[SigningKey, str | None, bool]:
-            key = SigningKey(record.get(key_name) or random_bytes())
-            record.puts[key_name] = bytes(key)
-            own, is_new = record.get(TOKEN), record.get(ENROLMENT) is None
-            token = own.decode() if own is not None else take_token(record) if is_new else None
+        def prepare(state: SavedState) -> tuple[SavedState, tuple[SigningKey, str | None]]:
+            key = SigningKey(memory.get(key_name) or random_bytes())
+            memory.puts[key_name] = bytes(key)
+            own = memory.get(TOKEN)
+            token = own.decode() if own is not None else None if state.enrolment.agent else take_token(memory)
             if token is not None:
-                record.puts[TOKEN] = token.encode()
-            return key, token, is_new
+                memory.puts[TOKEN] = token.encode()
+            return state, (key, token)
 
-        key, token, is_new = record.update(prepare)
+        key, token = memory.update(prepare)
         if token is None and can_mint:
+            is_new = not memory.state.enrolment.agent
             if not is_new or self.mint is None:
-                raise Refused(403, "enrolment", EMPTY_STOCK if is_new and record.name else NO_TOKEN)
+                raise Refused(403, "enrolment", EMPTY_STOCK if is_new and memory.name else NO_TOKEN)
             with self._minting:  # one thread makes tokens for those that wait
-                key, token, _ = record.update(prepare)
+                key, token = memory.update(prepare)
                 if token is None:
-                    self._fill_stock(record.database)
-                    key, token, _ = record.update(prepare)
+                    self._fill_stock(memory.database)
+                    key, token = memory.update(prepare)
             if token is None:
                 raise Refused(403, "enrolment", EMPTY_STOCK)
         return key, token
@@ -181,17 +185,11 @@ class ServerLink:
         database.add_tokens([made] if isinstance(made, str) else made)
 
 
-def take_token(record: SavedRecord) -> str | None:
+def take_token(memory: LocalMemory) -> str | None:
     """Take a token from the stock, in the transaction under way; its row stays, so that it is not added again."""
-    free = f"SELECT value FROM pool_token WHERE is_used = 0 ORDER BY value LIMIT 1{record.database.skip_locked}"
-    rows = record.run(f"UPDATE pool_token SET is_used = 1 WHERE value = ({free}) RETURNING value")
+    free = f"SELECT value FROM pool_token WHERE is_used = 0 ORDER BY value LIMIT 1{memory.database.skip_locked}"
+    rows = memory.run(f"UPDATE pool_token SET is_used = 1 WHERE value = ({free}) RETURNING value")
     return str(rows[0][0]) if rows else None
-
-
-def read_terms(record: SavedRecord) -> wire.Terms | None:
-    """Return the terms that an agent has enrolled under; None if it has not."""
-    stored = record.get(ENROLMENT)
-    return None if stored is None else msgspec.json.decode(stored, type=wire.EnrolmentAnswer).terms
 
 
 def require_features(terms: wire.Terms, wanted: str | None, known: wire.Terms | None = None) -> None:

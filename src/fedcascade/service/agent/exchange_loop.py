@@ -13,8 +13,7 @@ from fedcascade.federation.messages import Cause, Upload
 from fedcascade.service.agent.client import BadReply, compute_pause
 from fedcascade.service.agent.enrolment import ServerLink
 from fedcascade.service.agent.ledger import SavedState, confirm, renumber, settle, withdraw
-from fedcascade.service.agent.memory import LocalMemory, begin_ledger
-from fedcascade.service.agent.record import FencedOff
+from fedcascade.service.agent.memory import FencedOff, LocalMemory
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.errors import Refused
 
@@ -39,7 +38,7 @@ class Exchanger:
         self.is_offline = False
         self.owner: object = None  # keeps the agent in memory while it has work
         self._memory, self._link, self._pauses, self._failures = memory, link, pauses, 0
-        self.client = link.build_client(memory.record, self._id)
+        self.client = link.build_client(memory)
 
     @property
     def _id(self) -> int:
@@ -47,12 +46,12 @@ class Exchanger:
 
     def has_work(self) -> bool:
         state = self._memory.state
-        return not self._memory.record.has_left and (bool(state.outbox) or not state.is_settled)
+        return not self._memory.has_left and (bool(state.outbox) or not state.is_settled)
 
     def step(self) -> None:
         """Take the next step; set ``trouble``, and ``due`` after a failure."""
         try:
-            if not self._memory.record.acquire():
+            if not self._memory.acquire():
                 raise FencedOff
             self.trouble = self._exchange()
             self._failures, self.is_offline = 0, False
@@ -68,14 +67,14 @@ class Exchanger:
             self.not_before = now + (retry_after or 0.0)
             self.due = now + compute_pause(self._failures, self._pauses, retry_after)
             with suppress(OSError, ValueError):
-                self._memory.record.postpone(self.due - now)
+                self._memory.postpone(self.due - now)
 
     def _exchange(self) -> str | None:
         """Enrol, send an upload or compare sums; return a problem or note, if any."""
         memory = self._memory
         self.refresh()
         if not self.has_work():
-            memory.record.postpone(0.0)
+            memory.postpone(0.0)
             return None
         if not self._id:
             self._enrol()
@@ -91,7 +90,7 @@ class Exchanger:
         """Send the oldest upload and take its answer; return the problem, if any."""
         memory = self._memory
         upload, receipt = memory.state.outbox[0], memory.state.receipt
-        memory.record.database.sync_to_disk()
+        memory.database.sync_to_disk()
         try:
             answer = self.client.exchange(wire.UploadMessage.from_upload(upload, receipt))
         except BadReply as error:
@@ -145,20 +144,17 @@ class Exchanger:
 
     def _enrol(self, credential: wire.Credential | None = None, *, new_key: bool = False) -> None:
         """Enrol under the server's new number."""
-        record = self._memory.record
-        self._link.enrol(record, credential=credential, new_key=new_key)
-        if new_key:  # a caller may have saved own data in between
-            record.update(lambda: begin_ledger(record))
+        self._link.enrol(self._memory, credential=credential, new_key=new_key)
         self.reload()
 
     def reload(self) -> None:
         """Load the state that this process or another has saved, with its key."""
         self._memory.load()
-        self.client = self._link.build_client(self._memory.record, self._id)
+        self.client = self._link.build_client(self._memory)
 
     def refresh(self) -> None:
         """Load the state if another process has changed it; it may also have enrolled the agent."""
-        if self._memory.record.has_changed() or self.client.agent != self._id:
+        if self._memory.has_changed() or self.client.agent != self._id:
             self.reload()
 
     def _renumber(self, upload: Upload, standing: wire.Standing) -> None:

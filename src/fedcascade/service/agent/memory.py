@@ -1,93 +1,125 @@
-"""The state of one agent, in memory and in its record, and its policy under the server's terms."""
+"""The memory of one agent: its state, saved as entries of a database, and the lease of the process that sends.
+
+A change of the state and of lists is one transaction. Other processes may change the entries in between; their version
+tells.
+"""
 
 import logging
-from collections.abc import Callable
-from typing import Any, TypeVar
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
-import numpy as np
 
-from fedcascade.federation.agent import begin
-from fedcascade.federation.messages import Cause, Upload
-from fedcascade.federation.own_data import OwnData
-from fedcascade.federation.own_data_keeper import make_policy_data
+from fedcascade.checks import require
 from fedcascade.federation.policies import Policy
-from fedcascade.learning.statistics import Statistics
-from fedcascade.service.agent.ledger import SavedState, follow, sum_outbox, take_prior
+from fedcascade.service.agent.database import AgentDatabase, StoreAway
+from fedcascade.service.agent.entries import ENROLMENT, IDENTITY, decode_state, encode_part, list_parts
+from fedcascade.service.agent.ledger import SavedState, follow, take_prior
 from fedcascade.service.agent.options import PolicyCache
-from fedcascade.service.agent.record import ENROLMENT, UNSETTLED, SavedRecord
+from fedcascade.service.agent.sealed_rows import (
+    NEW,
+    SIZE,
+    UNSETTLED,
+    UPLOAD,
+    DamagedAgents,
+    Run,
+    digest_agent,
+    save_entries,
+    unseal,
+)
 from fedcascade.service.protocol import wire
 
-COUNTS = 48  # bytes of six integers before the buffer
-UPLOAD = "upload "  # prefix of the entry of an unanswered upload, before its sequence number
-LEDGER = ("confirmed", "receipt", "last_change", UNSETTLED, "own")  # entries about what the server holds
-OWN_ARRAYS = ("total", "since", "others_gram", "others_moment", "cusum", "weight", "noise", "deviation")
+LEASE_SECONDS = 20.0  # twice the time limit of a request; a process that takes longer is fenced off
+PATIENCE_SECONDS = 15.0  # a call waits this long for a database that restarts
+RETRY_SECONDS = 0.1
+GONE = "this agent is closed: connect again"
 Result = TypeVar("Result")
 Change = Callable[[SavedState], tuple[SavedState, Result]]
 log = logging.getLogger("fedcascade.agent")
 
 
+class FencedOff(Exception):  # noqa: N818 (an event, not an accident)
+    """Another process sends this agent's uploads now."""
+
+
+class Saved(NamedTuple):
+    """The rows of an agent as they were read or written. ``version`` is None if they may have changed since."""
+
+    version: int | None
+    digests: dict[str, bytes]  # of all entries
+    identity: dict[str, bytes]  # entries of the agent's identity
+    parts: dict[str, Any]  # of the state, as the entries have them
+
+
+UNREAD = Saved(None, {}, {}, {})
+
+
 class LocalMemory:
     """The state of one agent. The caller's thread and those of the exchange loop use it, and other processes change it.
 
-    ``newcomer`` has terms and prior for an agent that has not enrolled.
+    A thread holds ``lock`` to use it. ``introduce`` returns terms and prior for an agent that has not enrolled. If the
+    entries are damaged and ``start_over`` is set, only the identity is kept.
     """
 
+    policy: Policy
+
     def __init__(
-        self, record: SavedRecord, policies: PolicyCache, newcomer: wire.EnrolmentAnswer | None = None
+        self,
+        database: AgentDatabase,
+        name: str,
+        policies: PolicyCache,
+        introduce: Callable[[], wire.EnrolmentAnswer],
+        *,
+        start_over: bool = False,
     ) -> None:
-        self.record, self._policies, self._newcomer = record, policies, newcomer
-        self._saved: dict[str, Any] = {}  # parts of the state in the record
-        self._version: int | None = None  # of the record that ``state`` was decoded from
-        self.policy: Policy
-        self.state: SavedState
+        self.database, self.name, self.number = database, name, database.add_agent(name)
+        self.lock, self.has_left = threading.RLock(), False
+        self.puts: dict[str, bytes | None] = {}  # entries to save in the transaction under way; None deletes one
+        self._run: Run | None = None
+        self._policies, self._start_over = policies, start_over
+        self._newcomer: wire.EnrolmentAnswer | None = None
+        self._saved, self.state = UNREAD, cast(SavedState, None)  # an agent without terms has no state
+        if self.update(lambda state: (state, self.get(ENROLMENT))) is None:
+            self._saved, self._newcomer = UNREAD, introduce()
         self.load()
 
     @property
     def title(self) -> str:
         """The agent's name in messages."""
         number = f"agent {self.state.enrolment.agent}"
-        return f"user '{self.record.name}' ({number})" if self.record.name else number
+        return f"user '{self.name}' ({number})" if self.name else number
+
+    @property
+    def run(self) -> Run:
+        """A function that runs statements of the transaction under way."""
+        assert self._run is not None
+        return self._run
+
+    def get(self, name: str) -> bytes | None:
+        """Return an entry of the agent's identity, as it was put or read last."""
+        return self.puts[name] if name in self.puts else self._saved.identity.get(name)
+
+    def put(self, entries: Mapping[str, bytes | None]) -> None:
+        """Save entries; None deletes one."""
+        self.update(lambda state: (state, self.puts.update(entries)))
 
     def load(self) -> None:
         """Load the newest state, and take a new prior."""
-        with self.record.lock:
-            self.record.update(self._decode)
-            if not isinstance(self.state.enrolment.prior, msgspec.UnsetType):
-                self.update(lambda state: (self._take_prior(state), None))
+        self.update(self._take_prior)
 
-    def refresh(self) -> SavedState:
-        """Return the newest state; other processes may have changed it."""
-        if self.record.has_changed():
-            self.load()
-        return self.state
-
-    def _decode(self) -> None:
-        """Decode the state if the record has another version."""
-        if self._version is not None and self._version == self.record.version:
-            return
-        entries = self.record.entries
-        stored = entries.get(ENROLMENT)
-        enrolment = msgspec.json.decode(stored, type=wire.EnrolmentAnswer) if stored is not None else self._newcomer
-        assert enrolment is not None
-        self.policy = self._policies.follow_terms(enrolment.terms)
-        self.state = _decode_state(self.record, entries, self.policy, enrolment)
-        parts = _list_parts(self.state, {})
-        self._saved = {
-            name: part for name, part in parts.items() if name == "outbox" or _encode(part) == entries.get(name)
-        }
-        self._version = self.record.version
-
-    def _take_prior(self, state: SavedState) -> SavedState:
+    def _take_prior(self, state: SavedState) -> tuple[SavedState, None]:
         message = state.enrolment.prior
-        if isinstance(message, msgspec.UnsetType):  # another process has taken it
-            return state
+        if isinstance(message, msgspec.UnsetType):
+            return state, None
         rest = state._replace(enrolment=msgspec.structs.replace(state.enrolment, prior=msgspec.UNSET))
         try:
-            return take_prior(self.policy, rest, message)
+            return take_prior(self.policy, rest, message), None
         except ValueError as error:
             log.info("%s: the server's prior is invalid: %s", self.title, error)
-            return rest
+            return rest, None
 
     def follow(self, terms: wire.Terms) -> None:
         """Continue under other terms."""
@@ -97,158 +129,133 @@ class LocalMemory:
             enrolment = msgspec.structs.replace(state.enrolment, terms=terms)
             return follow(policy, state, enrolment, state.local.download.statistics), None
 
-        with self.record.lock:
+        with self.lock:
             self.update(change)
             self.policy = policy
 
     def update(self, change: Change[Result], *, is_saved: bool = True, is_fenced: bool = False) -> Result:
         """Change the newest state in one transaction; ``change`` returns the next state and a result.
 
-        ``change`` may also write lists in the same transaction. If these hold all changes, the state need not be saved.
-        With ``is_fenced``, only the process with the agent's lease may change it.
+        ``change`` may also write lists, and put entries. If these hold all changes, the state need not be saved. It
+        runs again if the database goes away before its commit. With ``is_fenced``, raise ``FencedOff`` if this process
+        has lost its lease; else give the lease back.
         """
-        attempt: list[tuple[SavedState, dict[str, Any]]] = []
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        tried: tuple[int, Saved, SavedState, Result] | None = None
+        with self.lock:
+            while True:
+                try:
+                    with self.database.transaction() as self._run:
+                        version = self._lock_row(is_fenced=is_fenced)
+                        if tried is None or not tried[0] != version == tried[1].version:  # else it was committed
+                            self._read(version)
+                            after, result = change(self.state)
+                            tried = version, *self._write(after, is_saved=is_saved), result
+                            if is_fenced:
+                                self._set_lease(self._run, 0.0)
+                    _, self._saved, self.state, result = tried
+                    return result
+                except BaseException as error:
+                    self._saved = self._saved._replace(version=None)
+                    if not isinstance(error, StoreAway) or time.monotonic() > deadline:
+                        raise
+                    time.sleep(RETRY_SECONDS)
+                finally:
+                    self._run, self.puts = None, {}
 
-        def run() -> Result:
-            self._decode()
-            after, result = change(self.state)
-            attempt[:] = [(after, self._put(after) if is_saved else self._saved)]
-            return result
+    def _lock_row(self, *, is_fenced: bool) -> int:
+        """Lock the agent's row, and return its version."""
+        rows = self.run(f"SELECT version, lease FROM pool_agent WHERE number = ?{self.database.lock_row}", self.number)
+        self.has_left = self.has_left or not rows
+        require(not self.has_left, GONE)
+        if is_fenced and rows[0][1] != self.database.holder:
+            raise FencedOff
+        return int(rows[0][0])
 
-        with self.record.lock:
-            result = self.record.update(run, is_fenced=is_fenced)
-            [(self.state, self._saved)], self._version = attempt, self.record.version
-            return result
+    def _read(self, version: int) -> None:
+        """Read all entries if their version is not the one in memory, and check their digests."""
+        if version == self._saved.version:
+            return
+        row = "SELECT name, unsent, unsettled, digest FROM pool_agent WHERE number = ?"
+        [(name, *waiting, digest)] = self.run(row, self.number)
+        rows = self.run("SELECT name, value FROM pool_entry WHERE agent = ?", self.number)
+        values, title = {entry: bytes(value) for entry, value in rows}, self.database.title
+        try:
+            entries = {entry: unseal(title, self.number, entry, value) for entry, value in values.items()}
+            digests = {entry: value[:SIZE] for entry, value in values.items()}
+            known = digest_agent((self.number, name, version, *waiting), digests)
+            is_whole = name == self.name and (not values if version == NEW else known == bytes(digest))
+            if not is_whole:
+                raise DamagedAgents(title, f"the row of agent {self.number}")
+        except DamagedAgents as damage:
+            if not self._start_over:
+                raise
+            log.warning("user '%s' starts over: %s", self.name, damage)
+            version, digests, entries = self._keep_identity(values)
+        identity = {entry: entries[entry] for entry in IDENTITY if entry in entries}
+        self._saved = Saved(version, digests, identity, self._decode(entries))
 
-    def _put(self, state: SavedState) -> dict[str, Any]:
-        """Put the parts of a state that have changed; return all parts."""
-        known, puts = self._saved, self.record.puts
-        parts = _list_parts(state, known)
-        for name, part in parts.items():
-            if part is known.get(name, ...):
-                continue
-            if name != "outbox":
-                puts[name] = _encode(part)
-                continue
-            stored = {upload.sequence for upload in known.get(name) or ()}
-            for sequence in stored - {upload.sequence for upload in part}:
-                puts[f"{UPLOAD}{sequence}"] = None
-            for upload in part:
-                if upload.sequence not in stored:
-                    body = _encode(upload.statistics) or b""
-                    puts[f"{UPLOAD}{upload.sequence}"] = f"{upload.cause.value}\n".encode() + body
-        self.record.waiting = len(state.outbox), int(not state.is_settled)
-        return parts
+    def _keep_identity(self, values: Mapping[str, bytes]) -> tuple[int, dict[str, bytes], dict[str, bytes]]:
+        """Keep the undamaged entries of the agent's identity; delete all others, and all lists."""
+        kept = {UNSETTLED: b"true"}
+        for name in IDENTITY:
+            with suppress(DamagedAgents, KeyError):
+                kept[name] = unseal(self.database.title, self.number, name, values[name])
+        for table in ("entry", "list"):
+            self.run(f"DELETE FROM pool_{table} WHERE agent = ?", self.number)
+        self.run("UPDATE pool_agent SET name = ? WHERE number = ?", self.name, self.number)
+        return *save_entries(self.run, self.number, self.name, kept, {}), kept
 
+    def _decode(self, entries: Mapping[str, bytes]) -> dict[str, Any]:
+        """Decode the state under the policy of its terms; return its parts that are as in the entries."""
+        enrolment = self._newcomer
+        if ENROLMENT in entries:
+            enrolment = msgspec.json.decode(entries[ENROLMENT], type=wire.EnrolmentAnswer)
+        if enrolment is None:
+            return {}
+        self.policy = self._policies.follow_terms(enrolment.terms)
+        [[newest]] = self.run("SELECT coalesce(max(arrival), 0) FROM pool_list WHERE agent = ?", self.number)
+        self.state = decode_state(entries, self.policy, enrolment, newest)
+        parts = list_parts(self.state, {})
+        return {name: part for name, part in parts.items() if encode_part(part) == entries.get(name)}
 
-def _list_parts(state: SavedState, known: dict[str, Any]) -> dict[str, Any]:
-    """Return the parts of a state to save. A part keeps its identity while it does not change."""
-    local, own = state.local, state.local.own
-    is_same = "blocks" in known and known.get("own", ...) is own
-    closed = known["blocks"] if is_same else _encode_closed_blocks(own)
-    counts = local.arrivals, local.uploads, state.rounds, state.agents, state.since, local.change_pending
-    return {
-        "progress": (local.buffer, counts),
-        "download": local.download.statistics,
-        "own": own,
-        "blocks": known["blocks"] if closed == known.get("blocks") else closed,
-        "confirmed": state.confirmed,
-        "outbox": state.outbox,
-        "receipt": state.receipt,
-        "last_change": state.last_change,
-        "lost": state.lost,
-        UNSETTLED: None if state.is_settled else True,
-        ENROLMENT: state.enrolment if state.enrolment.agent else None,
-    }
+    def _write(self, state: SavedState, *, is_saved: bool) -> tuple[Saved, SavedState]:
+        """Write the entries that were put, and those of parts of the state that have changed."""
+        saved, puts, parts = self._saved, self.puts, self._saved.parts
+        if is_saved and state is not self.state:
+            parts = list_parts(state, saved.parts)
+            puts |= {name: None for name in saved.digests if name.startswith(UPLOAD) and name not in parts}
+            puts |= {name: encode_part(part) for name, part in parts.items() if part is not saved.parts.get(name, ...)}
+        if not puts:
+            return saved, state
+        version, digests = save_entries(self.run, self.number, self.name, puts, saved.digests)
+        if state is self.state:  # entries of the state may have been put
+            self._saved = saved._replace(version=None)
+            self._read(version)
+            return self._saved, self.state
+        identity = {name: body for name in IDENTITY if (body := self.get(name)) is not None}
+        return Saved(version, digests, identity, parts), state
 
+    def has_changed(self) -> bool:
+        """Return whether another process has changed the entries, or erased them."""
+        with self.database.transaction() as run:
+            rows = run("SELECT version FROM pool_agent WHERE number = ?", self.number)
+        self.has_left = self.has_left or not rows
+        return self.has_left or rows[0][0] != self._saved.version
 
-def _encode(part: Any) -> bytes | None:
-    """Encode a part of a state; closed blocks of own data are a separate part."""
-    if isinstance(part, Statistics):
-        return np.array((part.count, part.clicks, part.rounds), "<i8").tobytes() + wire.pack_numbers(part)
-    if type(part) is tuple:
-        return np.array(part[1], "<i8").tobytes() + (_encode(part[0]) or b"")
-    if isinstance(part, OwnData):
-        used = int(part.used[0])
-        recent: dict[str, Any] = {name: getattr(part, name).astype("<f8").tobytes() for name in OWN_ARRAYS}
-        recent |= {"levels": part.levels[:used].tolist(), "places": len(part.levels)}
-        return msgspec.msgpack.encode(recent | {"newest": part.blocks[used - 1 : used].astype("<f8").tobytes()})
-    return part if part is None or isinstance(part, bytes) else msgspec.json.encode(part)
+    def acquire(self) -> bool:
+        """Take the lease, unless another process holds it."""
+        now, holder = self.database.now, self.database.holder
+        free = f"(lease = ? OR lease_until < {now} OR lease_until > {now} + 2 * {LEASE_SECONDS})"
+        taken = f"UPDATE pool_agent SET lease = ?, lease_until = {now} + {LEASE_SECONDS} WHERE number = ? AND {free}"
+        with self.database.transaction() as run:
+            return bool(run(f"{taken} RETURNING number", holder, self.number, holder))
 
+    def postpone(self, seconds: float) -> None:
+        """Keep other processes from sending for some time; this one may."""
+        with self.database.transaction() as run:
+            self._set_lease(run, min(seconds, LEASE_SECONDS))
 
-def _encode_closed_blocks(own: OwnData | None) -> bytes:
-    """Encode all blocks but the newest one: they rarely change."""
-    return b"" if own is None else own.blocks[: max(0, int(own.used[0]) - 1)].astype("<f8").tobytes()
-
-
-def _decode_statistics(body: bytes | None, dimension: int) -> Statistics:
-    if body is None:
-        return Statistics.zero(dimension)
-    return wire.unpack_statistics(body[24:], tuple(np.frombuffer(body[:24], "<i8").tolist()), dimension)
-
-
-def _decode_own_data(recent: bytes, closed: bytes, empty: OwnData) -> OwnData | None:
-    """Fill empty own data; return None if the bytes have the layout of another policy."""
-    state = msgspec.msgpack.decode(recent)
-    sizes = {name: getattr(empty, name).nbytes for name in OWN_ARRAYS}
-    used, width = len(state["levels"]), empty.total.size
-    newest = np.frombuffer(closed + state["newest"], "<f8").reshape(used, -1) if used else empty.blocks[:0]
-    if len(state["total"]) == 8 * (width - 1):  # of version 0.3, without shortfalls
-        state |= {name: state[name] + bytes(8) for name in ("total", "since")}
-        newest = np.pad(newest, ((0, 0), (0, width - newest.shape[1])))
-    if state["places"] != len(empty.levels) or any(len(state[name]) != size for name, size in sizes.items()):
-        return None
-    for name in OWN_ARRAYS:
-        array = getattr(empty, name)
-        array[...] = np.frombuffer(state[name], "<f8").reshape(array.shape)
-    empty.used[0], empty.levels[:used], empty.blocks[:used] = used, state["levels"], newest
-    return empty
-
-
-def _decode_state(
-    record: SavedRecord, entries: dict[str, bytes], policy: Policy, enrolment: wire.EnrolmentAnswer
-) -> SavedState:
-    """Decode the saved state, and continue it under a policy."""
-    d, progress = enrolment.terms.dimension, entries.get("progress")
-    counts = (0, 0, 0, 1, 0, 0) if progress is None else np.frombuffer(progress[:COUNTS], "<i8").tolist()
-    arrivals, uploads, rounds, agents, since, change_pending = counts
-    [[newest]] = record.run("SELECT coalesce(max(arrival), 0) FROM pool_list WHERE agent = ?", record.number)
-    own, receipt = None, entries.get("receipt")
-    if policy.keeps_own_data and "own" in entries:
-        own = _decode_own_data(entries["own"], entries["blocks"], make_policy_data(policy, (), d))
-    buffer = _decode_statistics(progress and progress[COUNTS:], d)
-    local = begin(policy, d, enrolment.agent)._replace(
-        arrivals=max(arrivals, newest), uploads=uploads, buffer=buffer, own=own, change_pending=bool(change_pending)
-    )
-    state = SavedState(
-        local=local,
-        enrolment=enrolment,
-        confirmed=_decode_statistics(entries.get("confirmed"), d),
-        outbox=_decode_outbox(entries, enrolment.agent, d),
-        rounds=rounds,
-        agents=agents,
-        since=since,
-        is_settled=UNSETTLED not in entries,
-        last_change=int(entries.get("last_change", 0)),
-        receipt=None if receipt is None else msgspec.json.decode(receipt, type=wire.Receipt),
-        lost=int(entries.get("lost", 0)),
-    )
-    if not change_pending:
-        state = state._replace(local=local._replace(unanswered=sum_outbox(state)))
-    return follow(policy, state, enrolment, _decode_statistics(entries.get("download"), d))
-
-
-def _decode_outbox(entries: dict[str, bytes], agent: int, dimension: int) -> tuple[Upload, ...]:
-    outbox = []
-    for number in sorted(int(name.removeprefix(UPLOAD)) for name in entries if name.startswith(UPLOAD)):
-        cause, _, body = entries[f"{UPLOAD}{number}"].partition(b"\n")
-        statistics = _decode_statistics(body, dimension)
-        outbox.append(Upload(agent=agent, sequence=number, cause=Cause(cause.decode()), statistics=statistics))
-    return tuple(outbox)
-
-
-def begin_ledger(record: SavedRecord) -> None:
-    """Reset the ledger in the transaction under way, for a new identity, of which the server holds nothing."""
-    for name in LEDGER:
-        record.puts[name] = None
-    record.waiting = record.waiting[0], 0
+    def _set_lease(self, run: Run, seconds: float) -> None:
+        statement = f"UPDATE pool_agent SET lease_until = {self.database.now} + ? WHERE number = ? AND lease = ?"
+        run(statement, seconds, self.number, self.database.holder)

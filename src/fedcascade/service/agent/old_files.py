@@ -1,7 +1,7 @@
 """Files of agents before version 7, which had a table for each kind of row and no digests."""
 
 from fedcascade.service.agent.saved_lists import RECORDED, ListContent, SavedList, insert_list
-from fedcascade.service.agent.sealed_rows import PUT_ENTRY, SHARED, Run, insert_agent, seal
+from fedcascade.service.agent.sealed_rows import PUT_ENTRY, SHARED, UPLOAD, Run, insert_agent, seal
 
 OLD_TABLES = ("owner", "token", "entry", "outbox", "open_list", "recorded_list")
 
@@ -15,8 +15,8 @@ def read_old_agents(run: Run) -> None:
     for old, user in run("SELECT agent, name FROM owner ORDER BY agent"):
         values = {name: bytes(value) for name, value in run("SELECT name, value FROM entry WHERE agent = ?", old)}
         uploads = run("SELECT sequence, cause, statistics FROM outbox WHERE agent = ?", old)
-        values |= {f"upload {number}": f"{cause}\n".encode() + bytes(body) for number, cause, body in uploads}
-        [[agent]] = insert_agent(run, user, values, len(uploads))
+        values |= {f"{UPLOAD}{number}": f"{cause}\n".encode() + bytes(body) for number, cause, body in uploads}
+        [[agent]] = insert_agent(run, user, values)
         _copy_lists(run, old, int(agent))
     for table in OLD_TABLES:
         run(f"DROP TABLE {table}")

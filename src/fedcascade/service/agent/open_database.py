@@ -6,8 +6,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from fedcascade.service.agent.database import FAILURES, AgentDatabase, AgentFile
-from fedcascade.service.agent.record import IDENTITY, UNSETTLED
-from fedcascade.service.agent.sealed_rows import DamagedAgents, insert_agent, unseal
+from fedcascade.service.agent.entries import IDENTITY
+from fedcascade.service.agent.sealed_rows import UNSETTLED, DamagedAgents, insert_agent, unseal
 
 log = logging.getLogger("fedcascade.agent")
 

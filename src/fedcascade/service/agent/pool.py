@@ -6,17 +6,18 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
 from fedcascade.checks import require
 from fedcascade.service.agent.client import AgentClient
-from fedcascade.service.agent.enrolment import ServerLink, TokenSource, read_terms
+from fedcascade.service.agent.enrolment import ServerLink, TokenSource
+from fedcascade.service.agent.entries import TOKEN
 from fedcascade.service.agent.exchange_loop import ExchangeLoop, Exchanger
-from fedcascade.service.agent.memory import LocalMemory
+from fedcascade.service.agent.memory import LEASE_SECONDS, LocalMemory
 from fedcascade.service.agent.open_database import open_database
 from fedcascade.service.agent.options import AgentOptions, PolicyCache
-from fedcascade.service.agent.record import ENROLMENT, LEASE_SECONDS, TOKEN, SavedRecord
 from fedcascade.service.agent.saved_agent import SavedAgent
 from fedcascade.service.agent.transport import HttpTransport
 
@@ -55,7 +56,7 @@ class PoolAgent(SavedAgent):
 
     def leave(self) -> None:
         """Delete this agent at the server, which subtracts its uploads, and in its file; it continues if that fails."""
-        self.memory.record.database.require_same_process()
+        self.memory.database.require_same_process()
         with self._loop.suspend(self._exchanger):
             self._take_lease()
             if self.id:
@@ -65,7 +66,7 @@ class PoolAgent(SavedAgent):
     def _take_lease(self) -> None:
         """Wait until no other process sends for this agent, and read what it has changed."""
         end = time.monotonic() + 2 * LEASE_SECONDS
-        while not self.memory.record.acquire():
+        while not self.memory.acquire():
             if time.monotonic() > end:
                 raise OSError(f"another process sends the uploads of {self.memory.title}: retry later")
             time.sleep(0.05)
@@ -144,12 +145,15 @@ class AgentPool(AbstractContextManager["AgentPool", None]):
         """
         with self._hold():
             known = self._agents.get(name)
-        if known is not None and known.memory.record.has_changed() and known.memory.record.has_left:
+        if known is not None and known.memory.has_changed() and known.memory.has_left:
             known = None
-        memory = self._load(name) if known is None else None
+        memory = None
+        if known is None:
+            options, introduce = self._options, partial(self._link.introduce, self._database)
+            memory = LocalMemory(self._database, name, self._policies, introduce, start_over=options.start_over)
         with self._hold():
             agent = self._agents.get(name)
-            if memory is not None and (agent is None or agent.memory.record.has_left):
+            if memory is not None and (agent is None or agent.memory.has_left):
                 exchanger = Exchanger(memory, self._link, self._options.pauses)
                 agent = self._agents[name] = self.kind(memory, self._options, exchanger, self._loop)
             assert agent is not None
@@ -164,17 +168,14 @@ class AgentPool(AbstractContextManager["AgentPool", None]):
 
         ``token`` is saved for this agent, which may need it again if the server loses it.
         """
-        with self._hold():
-            record = SavedRecord(self._database, name, start_over=self._options.start_over)
-        is_new = record.update(lambda: record.get(ENROLMENT)) is None
+        agent = self.get(name)
+        memory = agent.memory
         if token is not None:
             with suppress(ConnectionError):
-                self._link.check_terms(read_terms(record))
-            record.update(lambda: record.puts.update({TOKEN: token.encode()}))
-        if is_new:
-            self._link.terms = self._link.enrol(record).terms
-        agent = self.get(name)
-        if not agent.id:  # it was used before it enrolled
+                self._link.check_terms(memory.state.enrolment)
+            memory.put({TOKEN: token.encode()})
+        if not agent.id:
+            self._link.terms = self._link.enrol(memory).terms
             agent._exchanger.reload()
         return agent
 
@@ -212,6 +213,8 @@ class AgentPool(AbstractContextManager["AgentPool", None]):
         """Stop the threads and close the store; a fork of the process closes nothing."""
         if self._database.is_same_process():
             self._loop.stop()
+            with suppress(OSError, ValueError):  # of a store that is away, or closed already: they expire
+                self._database.release_leases()
             self._database.close()
             self._link.transport.close()
 
@@ -224,11 +227,6 @@ class AgentPool(AbstractContextManager["AgentPool", None]):
         with self._lock:
             require(not self._database.is_closed, "this pool is closed: open it again")
             yield
-
-    def _load(self, name: str) -> LocalMemory:
-        record = SavedRecord(self._database, name, start_over=self._options.start_over)
-        is_new = record.update(lambda: record.get(ENROLMENT)) is None
-        return LocalMemory(record, self._policies, self._link.introduce(self._database) if is_new else None)
 
 
 class SinglePool(AgentPool):

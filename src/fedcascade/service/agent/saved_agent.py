@@ -28,10 +28,10 @@ from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.oracles import TopK, read_attributes
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.grid import round_to_grid
+from fedcascade.service.agent.entries import HISTORY
 from fedcascade.service.agent.ledger import SavedState, correct, estimate_round, expect_reward, learn_list, take_back
-from fedcascade.service.agent.memory import LocalMemory
+from fedcascade.service.agent.memory import GONE, LocalMemory
 from fedcascade.service.agent.options import AgentOptions
-from fedcascade.service.agent.record import GONE, HISTORY
 from fedcascade.service.agent.saved_lists import (
     DROP_LISTS,
     OPEN,
@@ -105,11 +105,11 @@ class SavedAgent:
 
     def _insert_list(self, saved: SavedList) -> None:
         """Save a list for its feedback, and drop expired ones."""
-        options, record = self._options, self.memory.record
-        insert_list(record.run, record.number, saved)
+        options, memory = self._options, self.memory
+        insert_list(memory.run, memory.number, saved)
         oldest = -math.inf if options.record_lists else saved.shown_at - options.keep_seconds
         floors = saved.arrival - options.keep_lists, saved.arrival - options.record_lists
-        record.run(DROP_LISTS, record.number, *floors, oldest, record.number)
+        memory.run(DROP_LISTS, memory.number, *floors, oldest, memory.number)
 
     def feedback(
         self,
@@ -178,7 +178,7 @@ class SavedAgent:
         """Delete a list with feedback, record it, or keep it for its reward."""
         is_recorded = saved.arrival > state.local.arrivals - self._options.record_lists
         kept = UNREWARDED if not is_rewarded else RECORDED if is_recorded else None
-        close_list(self.memory.record.run, self.memory.record.number, saved, seen, kept)
+        close_list(self.memory.run, self.memory.number, saved, seen, kept)
 
     def _learn_list(
         self,
@@ -194,7 +194,7 @@ class SavedAgent:
             self.memory.policy.changes is not None
             and after.local.own_total.count < state.local.own_total.count + seen.examined
         ):
-            drop_unrewarded(self.memory.record.run, self.memory.record.number)
+            drop_unrewarded(self.memory.run, self.memory.number)
         return after, upload
 
     def learn(
@@ -244,10 +244,10 @@ class SavedAgent:
         check_upload(statistics, dimension)  # the server would refuse it every time
 
         def learn(state: SavedState) -> tuple[SavedState, Upload | None]:
-            record, policy, title = self.memory.record, self.memory.policy, self.memory.title
-            is_new = record.get(HISTORY) is None
-            require(is_new, f"{title} has learned a history already: a second one could count lists twice")
-            record.puts[HISTORY] = str(statistics.rounds).encode()
+            memory, policy = self.memory, self.memory.policy
+            is_new = memory.get(HISTORY) is None
+            require(is_new, f"{memory.title} has learned a history already: a second one could count lists twice")
+            memory.puts[HISTORY] = str(statistics.rounds).encode()
             return take_back(policy, state._replace(local=learn_before(policy, state.local, statistics)), statistics)
 
         with self._hold():
@@ -261,7 +261,7 @@ class SavedAgent:
 
         def start_over(state: SavedState) -> tuple[SavedState, None]:
             local = restart(self.memory.policy, state.local, Statistics.zero(state.local.dimension))
-            drop_unrewarded(self.memory.record.run, self.memory.record.number)
+            drop_unrewarded(self.memory.run, self.memory.number)
             return state._replace(local=local), None
 
         with self._hold():
@@ -285,16 +285,15 @@ class SavedAgent:
         return [OpenList(each.impression, each.items, each.shown_at) for each in lists if each.shown_at >= oldest]
 
     def _read_lists(self, is_open: int) -> list[SavedList]:
-        record = self.memory.record
-        with self._hold(), record.database.transaction() as run:
-            return list(read_lists(run, record.database.title, record.number, is_open))
+        memory = self.memory
+        with self._hold(), memory.database.transaction() as run:
+            return list(read_lists(run, memory.database.title, memory.number, is_open))
 
     def erase(self) -> None:
         """Delete this agent from its store, not from the server; it cannot be used again."""
-        record = self.memory.record
         with self._hold():
-            record.database.erase_agent(record.number)
-            record.has_left = True
+            self.memory.database.erase_agent(self.memory.number)
+            self.memory.has_left = True
 
     @property
     def id(self) -> int:
@@ -332,25 +331,25 @@ class SavedAgent:
     def _read_list(self, impression: ShownList | SupportsIndex, is_open: int) -> SavedList:
         """Read a list by its number; reject an expired one, and a list of another agent, process or life."""
         number = read_index("impression", impression.impression if isinstance(impression, ShownList) else impression)
-        record, options = self.memory.record, self._options
+        memory, options = self.memory, self._options
         found = abs(number) < 2**63 and list(
-            read_lists(record.run, record.database.title, record.number, is_open, impression=number)
+            read_lists(memory.run, memory.database.title, memory.number, is_open, impression=number)
         )
         if not found or found[0].shown_at < options.clock.now() - options.keep_seconds:
             kept = f"a list expires after {options.keep_lists} newer ones or {options.keep_seconds / 86_400:g} days"
             state, what = ("open list", "feedback") if is_open == OPEN else ("list without its reward", "it")
-            raise ValueError(f"{self.memory.title} has no {state} {number}: {kept}, and takes {what} once")
+            raise ValueError(f"{memory.title} has no {state} {number}: {kept}, and takes {what} once")
         return found[0]
 
     @contextmanager
     def _hold(self) -> Iterator[None]:
         """Hold the lock, then announce uploads that wait; reject a closed agent, and a process that was forked."""
-        record = self.memory.record
-        record.database.require_same_process()
-        with record.lock:
-            require(not (record.has_left or record.database.is_closed), GONE)
+        memory = self.memory
+        memory.database.require_same_process()
+        with memory.lock:
+            require(not (memory.has_left or memory.database.is_closed), GONE)
             yield
-            if self.memory.state.outbox and not record.has_left:
+            if memory.state.outbox and not memory.has_left:
                 self._announce()
 
 

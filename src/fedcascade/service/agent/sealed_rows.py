@@ -8,6 +8,8 @@ from typing import Any
 SHARED = 0  # agent number of entries that all agents share
 SIZE = 8  # bytes of a digest
 NEW = 0  # version of an agent without entries
+UPLOAD = "upload "  # before the sequence number in the name of the entry of an unanswered upload
+UNSETTLED = "unsettled"  # name of the entry of an agent that is to compare sums with the server
 PUT_ENTRY = "INSERT INTO pool_entry VALUES (?, ?, ?) ON CONFLICT (agent, name) DO UPDATE SET value = excluded.value"
 AgentRows = list[tuple[Any, ...]]
 Run = Callable[..., AgentRows]  # runs a statement with its values in a transaction, and returns the rows
@@ -44,32 +46,36 @@ def digest_agent(row: tuple[Any, ...], digests: Mapping[str, bytes]) -> bytes:
     return digest.digest()
 
 
-def insert_agent(run: Run, name: str, values: Mapping[str, bytes] | None = None, unsent: int = 0) -> AgentRows:
-    """Add an agent, with the bodies of its entries if it has any; return its number as a row."""
+def insert_agent(run: Run, name: str, entries: Mapping[str, bytes] | None = None) -> AgentRows:
+    """Add an agent, with its entries if it has any; return its number as a row."""
     added = run(
         "INSERT INTO pool_agent (name, version, unsent, unsettled, digest) VALUES (?, ?, 0, 0, ?) "
         "ON CONFLICT (name) DO NOTHING RETURNING number",
         *(name, NEW, b""),
     )
     added = added or run("SELECT number FROM pool_agent WHERE name = ?", name)  # another process was faster
-    if values:
-        number = int(added[0][0])
-        sealed = {entry: seal(number, entry, body) for entry, body in values.items()}
-        for entry, value in sealed.items():
-            run(PUT_ENTRY, number, entry, value)
-        save_agent_row(
-            run,
-            (number, name),
-            {entry: value[:SIZE] for entry, value in sealed.items()},
-            (unsent, int("unsettled" in values)),
-        )
+    if entries:
+        save_entries(run, int(added[0][0]), name, entries, {})
     return added
 
 
-def save_agent_row(run: Run, agent: tuple[int, str], digests: Mapping[str, bytes], waiting: tuple[int, int]) -> int:
-    """Give an agent a new version for its entries; return the version."""
-    version = 1 + secrets.randbits(62)
-    digest = digest_agent((*agent, version, *waiting), digests)
+def save_entries(
+    run: Run, number: int, name: str, entries: Mapping[str, bytes | None], digests: Mapping[str, bytes]
+) -> tuple[int, dict[str, bytes]]:
+    """Write entries of an agent, or delete those that are None; return a new version, and the digests of all entries.
+
+    ``digests`` are those of the entries before.
+    """
+    after = dict(digests)
+    for entry, body in entries.items():
+        if body is not None:
+            value = seal(number, entry, body)
+            after[entry] = value[:SIZE]
+            run(PUT_ENTRY, number, entry, value)
+        elif after.pop(entry, None) is not None:
+            run("DELETE FROM pool_entry WHERE agent = ? AND name = ?", number, entry)
+    version, waiting = 1 + secrets.randbits(62), (sum(each.startswith(UPLOAD) for each in after), UNSETTLED in after)
+    digest = digest_agent((number, name, version, *map(int, waiting)), after)
     statement = "UPDATE pool_agent SET version = ?, unsent = ?, unsettled = ?, digest = ? WHERE number = ?"
-    run(statement, version, *waiting, digest, agent[0])
-    return version
+    run(statement, version, *map(int, waiting), digest, number)
+    return version, after

@@ -96,7 +96,9 @@ class Exchange:
             raise
         if earlier is None:
             held_rounds = 0 if upload.cause is Cause.CHANGE else state.count_held(agent)[1]
-            seconds = self.at - self._find_enrolment(store)
+            if self.identity.enrolled > self.at + FRESH_SECONDS:
+                self._correct_enrolment(store)
+            seconds = self.at - self.identity.enrolled
             self.bounds.check(upload.statistics, held_rounds=held_rounds, seconds=seconds)
             if self.refusal is not None:
                 self._check_with_earlier(state, upload)
@@ -131,15 +133,13 @@ class Exchange:
         if upload.cause is Cause.CHANGE or not corrects(upload.statistics, held):
             raise Refused(*self.refusal)
 
-    def _find_enrolment(self, store: Store) -> float:
-        """Return the time of enrolment; one in the future, by a clock that was ahead, is replaced by the time now."""
-        if self.identity.enrolled > self.at + FRESH_SECONDS:  # the writer's copy may be older than the store's
-            self.identity = store.find_identity(self.signature.agent) or self.identity
+    def _correct_enrolment(self, store: Store) -> None:
+        """Replace a time of enrolment in the future, by a clock that was ahead, by the time now."""
+        self.identity = store.find_identity(self.signature.agent) or self.identity  # the writer's copy may be older
         if self.identity.enrolled > self.at + FRESH_SECONDS:
             log.warning("agent %d enrolled in the future, by a wrong clock: it counts from now", self.signature.agent)
             self.identity = replace(self.identity, enrolled=self.at)
             store.put_identity(self.identity)
-        return self.identity.enrolled
 
     def _require_repeated(self, store: Store, earlier: LogEntry, upload: Upload) -> None:
         """Refuse a replayed request, and another upload with the same sequence number."""

@@ -17,6 +17,7 @@ from fedcascade.service.store.sql_store import SqlStore
 ROWS_PER_CHECKPOINT = 4_000  # 2,000 uploads: the write-ahead log stays at some ten megabytes
 MAGIC = b"SQLite format 3\0"
 HEADER = struct.Struct(">16sH6xII60xI4x")  # magic, bytes per page, change counter, pages, change counter of pages
+COPIED = ("setting", "agent", "nonce", "journal", "move")  # tables whose rows have no digest
 CHECKPOINT = "PRAGMA wal_checkpoint(PASSIVE)"  # copies the log into the database, as far as readers allow
 
 
@@ -61,10 +62,43 @@ class SqliteStore(SqlStore):
                 self.run(CHECKPOINT)
         return True
 
+    def _migrate(self, migrations: Sequence[str]) -> None:
+        """Migrate, and have the database copy each row of ``COPIED``, by triggers that earlier versions keep up too."""
+        super()._migrate(migrations)
+        with self.transaction():
+            for table in COPIED:
+                if not self._list_columns(f"{table}_copy"):
+                    self._copy_rows(table)
+
+    def _list_columns(self, table: str) -> list[tuple[str, str, bool]]:
+        """List name, type and whether it is part of the key of each column."""
+        return [(row[1], row[2], bool(row[5])) for row in self.fetch_rows(f"PRAGMA table_info({table})")]
+
+    def _copy_rows(self, table: str) -> None:
+        columns = self._list_columns(table)
+        names, declared = ", ".join(each[0] for each in columns), ", ".join(f"{each[0]} {each[1]}" for each in columns)
+        keys = [name for name, _, is_key in columns if is_key]
+        copy, is_old = f"{table}_copy", " AND ".join(f"{key} = OLD.{key}" for key in keys)
+        self.run(f"CREATE TABLE {copy} ({declared}, PRIMARY KEY ({', '.join(keys)})) WITHOUT ROWID")
+        self.run(f"INSERT INTO {copy} SELECT {names} FROM {table}")
+        delete = f"DELETE FROM {copy} WHERE {is_old};"
+        insert = f"INSERT INTO {copy} ({names}) VALUES ({', '.join(f'NEW.{each[0]}' for each in columns)});"
+        for event, work in (("INSERT", insert), ("UPDATE", delete + insert), ("DELETE", delete)):
+            self.run(f"CREATE TRIGGER {copy}_{event} AFTER {event} ON {table} BEGIN {work} END")
+
     def check_pages(self) -> None:
+        """Check the pages, and compare rows with their copies."""
         finding = self.fetch_row("PRAGMA integrity_check(1)")[0]
         if finding != "ok":
             raise DamagedStore(" ".join(finding.split()))
+        for table in COPIED:
+            copy, columns = f"{table}_copy", self._list_columns(f"{table}_copy")
+            keys = ", ".join(name for name, _, is_key in columns if is_key)
+            differs = " OR ".join(f"{table}.{name} IS NOT {copy}.{name}" for name, _, _ in columns)
+            different = f"SELECT count(*) FROM {table} LEFT JOIN {copy} USING ({keys}) WHERE {differs}"
+            surplus = f"SELECT (SELECT count(*) FROM {copy}) - (SELECT count(*) FROM {table})"
+            if columns and (self.fetch_row(different)[0] or self.fetch_row(surplus)[0]):
+                raise DamagedStore(f"rows of the table '{table}' are not those that were written")
 
     def close(self) -> None:
         self._join_checkpoint()
@@ -110,7 +144,7 @@ def _connect(path: str, migrations: Sequence[str] | None) -> SqliteStore:
         raise Unavailable(f"cannot open the store '{path}': {error}") from None
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter if a table's name is not text
         connection.close()
-        raise DamagedStore(f"'{path}': {error}") from None
+        raise DamagedStore(f"'{path}': {' '.join(str(error).split())}") from None
 
 
 def _create(path: str, migrations: Sequence[str]) -> None:

@@ -27,6 +27,7 @@ import uvloop
 
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.service.protocol import wire
+from fedcascade.service.protocol.auth import compute_digest
 from service import Connection, Load, cpu_seconds, enrolled, observed, server
 
 PAGES = 8
@@ -57,7 +58,10 @@ class PacedLoad(Load):
             sequence = number // len(self.agents) + 1
             message = wire.msgspec.structs.replace(self.messages[number % len(self.messages)], sequence=sequence)
             body = wire.ENCODERS[wire.MSGPACK](message)
-            if await connection.post(agent.sign_headers("POST", "/v1/exchanges", body, sequence), body) != 200:
+            if (
+                await connection.post(agent.sign_headers("POST", "/v1/exchanges", compute_digest(body), sequence), body)
+                != 200
+            ):
                 raise SystemExit("upload refused")
             self.latencies.append(time.perf_counter() - began)
         connection.transport.close()

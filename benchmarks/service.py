@@ -35,6 +35,7 @@ from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.grid import round_to_grid
 from fedcascade.service.agent.client import AgentClient
 from fedcascade.service.protocol import wire
+from fedcascade.service.protocol.auth import compute_digest
 from fedcascade.service.server.snapshots import save_snapshot
 from fedcascade.service.server.state import replay_log
 from fedcascade.service.store.contract import add_agent
@@ -112,7 +113,9 @@ class Load:
             message = self.messages[self.sent % len(self.messages)]
             self.sent += 1
             body = wire.ENCODERS[wire.MSGPACK](msgspec.structs.replace(message, sequence=sequence))
-            status = await connection.post(agent.sign_headers("POST", wire.EXCHANGES, body, sequence), body)
+            status = await connection.post(
+                agent.sign_headers("POST", wire.EXCHANGES, compute_digest(body), sequence), body
+            )
             if status != 200:
                 raise SystemExit(f"upload refused with {status}")
             self.latencies.append(time.perf_counter() - began)

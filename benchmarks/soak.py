@@ -32,6 +32,7 @@ from fedcascade.learning.statistics import Statistics
 from fedcascade.service.agent.client import AgentClient, OperatorClient, enrol_agent
 from fedcascade.service.agent.transport import HttpTransport
 from fedcascade.service.protocol import wire
+from fedcascade.service.protocol.auth import compute_digest
 from fedcascade.service.protocol.clock import Clock
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.serve import serve
@@ -122,7 +123,7 @@ class Day:
         sequence = self.sequences[agent.agent] = self.sequences.get(agent.agent, 0) + 1
         message = self.messages[(agent.agent + sequence) % len(self.messages)]
         body = wire.ENCODERS[wire.MSGPACK](msgspec.structs.replace(message, sequence=sequence))
-        status = await connection.post(agent.sign_headers("POST", wire.EXCHANGES, body, sequence), body)
+        status = await connection.post(agent.sign_headers("POST", wire.EXCHANGES, compute_digest(body), sequence), body)
         if status != 200:
             raise SystemExit(f"upload {sequence} of agent {agent.agent} was refused with {status}")
 

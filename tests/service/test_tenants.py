@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
+from http.client import HTTPConnection
 from pathlib import Path
 
 import msgspec
@@ -17,12 +18,12 @@ from nacl.signing import SigningKey
 from fedcascade.service.agent import client
 from fedcascade.service.agent.transport import HttpTransport
 from fedcascade.service.protocol.arms import ArmCount
-from fedcascade.service.protocol.auth import create_token
+from fedcascade.service.protocol.auth import compute_digest, create_token
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.openapi import OPERATOR, ROUTES
-from fedcascade.service.protocol.wire import EXCHANGES, PROTOCOLS, TokenRequest
+from fedcascade.service.protocol.wire import EXCHANGES, PROTOCOLS, AnswerMessage, TokenRequest, count_numbers
 from fedcascade.service.server.connections import BODY_SECONDS
-from fedcascade.service.server.tenants import AT_ONCE, Turns
+from fedcascade.service.server.tenants import BATCH, Turns
 
 from .helpers import RunningService, build_unit_upload, wait_until_ready
 
@@ -200,14 +201,31 @@ def test_slow_callers_hold_no_place_of_a_tenant_and_the_root_answers_no_upload(s
     host, _, port = server.root.removeprefix("http://").rpartition(":")
     head = b"POST /t/home/v1/exchanges HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\n"
     with ExitStack() as stack, server.connect("home") as home:
-        for _ in range(2 * AT_ONCE):
+        for _ in range(2 * BATCH):
             slow = stack.enter_context(closing(socket.create_connection((host, int(port)), timeout=5)))
             slow.sendall(head + b"x")
         began = time.monotonic()
         assert home.enrol().exchange(build_unit_upload(1, 0, 3)).sequence == 1
         assert time.monotonic() - began < BODY_SECONDS / 2
     with closing(HttpTransport(server.root)) as transport:
-        assert transport.send("POST", EXCHANGES, b"x", {"content-type": "application/msgpack"}).status_code == 404
+        for path in (EXCHANGES, f"/t/nowhere{EXCHANGES}"):
+            assert transport.send("POST", path, b"x", {"content-type": "application/msgpack"}).status_code == 404
+
+
+def test_a_connection_carries_exchanges_of_several_tenants(server: TenantServer) -> None:
+    """As that of a proxy does; each exchange is answered by its own tenant."""
+    with server.connect("home") as home, server.connect("search") as search:
+        agents = [("home", 3, home.enrol()), ("search", 5, search.enrol())]
+        with closing(HTTPConnection(server.root.removeprefix("http://"), timeout=30)) as connection:
+            for turn in range(6):
+                tenant, dimension, agent = agents[turn % 2]
+                body = msgspec.msgpack.encode(build_unit_upload(1 + turn // 2, 0, dimension))
+                headers = agent.sign_headers("POST", EXCHANGES, compute_digest(body), 1 + turn // 2)
+                connection.request("POST", f"/t/{tenant}{EXCHANGES}", body, headers)
+                with connection.getresponse() as reply:
+                    answer = msgspec.msgpack.decode(reply.read(), type=AnswerMessage)
+                assert (reply.status, answer.held_rounds) == (200, 1 + turn // 2)
+                assert len(answer.numbers) == 8 * count_numbers(dimension)
 
 
 def test_turns_go_to_those_that_wait_longest() -> None:

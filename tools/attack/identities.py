@@ -12,6 +12,7 @@ from attack.peers import Peer, fill_fields, play_rounds
 from attack.registry import Finding, attack
 from fedcascade.service.agent.client import AgentClient
 from fedcascade.service.protocol import wire
+from fedcascade.service.protocol.auth import compute_digest
 
 THETA = np.array([0.5, 0.3, 0.1])
 # The encodings of the eight points of small order of Curve25519 in Edwards form, and forms of them beyond the prime.
@@ -72,7 +73,7 @@ def replay(
     first: ServerProcess, second: ServerProcess, peer: Peer, method: str, path: str, body: bytes, sequence: int
 ) -> Finding:
     """Send one signed request to a server, then the same bytes to another one and to the first after a restart."""
-    headers = peer.client.sign_headers(method, path, body, sequence)
+    headers = peer.client.sign_headers(method, path, compute_digest(body), sequence)
     assert first.connect().send(method, path, body, headers).status_code == 200
     elsewhere = second.connect().send(method, path, body, headers).status_code
     first.stop()
@@ -145,7 +146,9 @@ def forge(server: ServerProcess, peer: Peer, agent: int, source: str) -> Counter
     statuses: Counter[int] = Counter()
     with open_http(server.port, source=source) as connection:
         for _ in range(1_000):
-            connection.request("POST", wire.EXCHANGES, body, forger.sign_headers("POST", wire.EXCHANGES, body, 2))
+            connection.request(
+                "POST", wire.EXCHANGES, body, forger.sign_headers("POST", wire.EXCHANGES, compute_digest(body), 2)
+            )
             reply = connection.getresponse()
             reply.read()
             statuses[reply.status] += 1

@@ -87,7 +87,7 @@ def test_a_signed_upload_is_answered(running: RunningService) -> None:
 def test_a_replayed_signature_is_refused_also_after_a_restart(tmp_path: Path) -> None:
     with serve_in_process(tmp_path / "store.db") as running:
         agent = running.enrol()
-        headers = agent.sign_headers("POST", PATH, body_of(), 1)
+        headers = agent.sign_headers("POST", PATH, auth.compute_digest(body_of()), 1)
         assert running.transport.send("POST", PATH, body_of(), headers).status_code == 200
         assert reason(running.transport.send("POST", PATH, body_of(), headers)) == (401, "replayed")
     with serve_in_process(tmp_path / "store.db") as again:
@@ -100,10 +100,10 @@ def test_a_stale_signature_is_refused_and_the_client_corrects_its_clock(
 ) -> None:
     agent = running.enrol()
     agent.clock_offset = -10_000.0
-    headers = agent.sign_headers("POST", PATH, body_of(), 1)
+    headers = agent.sign_headers("POST", PATH, auth.compute_digest(body_of()), 1)
     assert reason(running.transport.send("POST", PATH, body_of(), headers)) == (401, "stale")
     agent.clock_offset = 10_000.0
-    headers = agent.sign_headers("POST", PATH, body_of(), 1)
+    headers = agent.sign_headers("POST", PATH, auth.compute_digest(body_of()), 1)
     assert reason(running.transport.send("POST", PATH, body_of(), headers)) == (401, "stale")
     assert position(running) == 0
 
@@ -112,18 +112,18 @@ def test_a_stale_signature_is_refused_and_the_client_corrects_its_clock(
 def test_an_altered_request_is_refused(running: RunningService, what: str) -> None:
     agent, other = running.enrol(), running.enrol()
     method, path, body = "POST", PATH, body_of()
-    headers = agent.sign_headers(method, path, body, 1)
+    headers = agent.sign_headers(method, path, auth.compute_digest(body), 1)
     given = headers["signature-input"]
     match what:
         case "body":
             body = body_of(axis=1)
         case "path":
             method, path = "DELETE", f"/v1/agents/{agent.agent}"
-            headers = agent.sign_headers(method, "/v1/agents/999", b"", 0)
+            headers = agent.sign_headers(method, "/v1/agents/999", auth.compute_digest(b""), 0)
             body = b""
         case "method":
             path = f"/v1/agents/{agent.agent}"
-            headers = agent.sign_headers("GET", path, b"", 0)
+            headers = agent.sign_headers("GET", path, auth.compute_digest(b""), 0)
             method, body = "DELETE", b""
         case "sequence":
             headers["fedcascade-sequence"] = "2"
@@ -143,13 +143,13 @@ def test_an_altered_request_is_refused(running: RunningService, what: str) -> No
 
 @pytest.mark.parametrize("missing", ["content-digest", "fedcascade-sequence", "signature-input", "signature"])
 def test_an_unsigned_request_is_refused(running: RunningService, missing: str) -> None:
-    headers = running.enrol().sign_headers("POST", PATH, body_of(), 1)
+    headers = running.enrol().sign_headers("POST", PATH, auth.compute_digest(body_of()), 1)
     del headers[missing]
     assert reason(running.transport.send("POST", PATH, body_of(), headers)) == (401, "unsigned")
 
 
 def test_signing_another_sequence_than_the_uploads_is_refused(running: RunningService) -> None:
-    headers = running.enrol().sign_headers("POST", PATH, body_of(sequence=1), 2)
+    headers = running.enrol().sign_headers("POST", PATH, auth.compute_digest(body_of(sequence=1)), 2)
     assert reason(running.transport.send("POST", PATH, body_of(sequence=1), headers)) == (401, "altered")
 
 
@@ -367,7 +367,7 @@ def test_a_replay_of_a_retry_or_of_a_look_is_refused_at_another_process(tmp_path
         agent = one.enrol()
         agent.exchange(build_unit_upload(1, 0, 3))
         path, body = (PATH, body_of()) if method == "POST" else (f"/v1/agents/{agent.agent}", b"")
-        headers = agent.sign_headers(method, path, body, 1 if body else 0)
+        headers = agent.sign_headers(method, path, auth.compute_digest(body), 1 if body else 0)
         assert one.transport.send(method, path, body, headers).status_code == 200
         assert reason(other.transport.send(method, path, body, headers)) == (401, "replayed")
     with serve_in_process(tmp_path / "store.db") as again:

@@ -16,6 +16,7 @@ from fedcascade.federation.messages import Cause, Upload
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.agent.client import AgentClient
 from fedcascade.service.protocol import wire
+from fedcascade.service.protocol.auth import compute_digest
 from fedcascade.service.protocol.wire import EXCHANGES
 from fedcascade.service.store.contract import is_same_upload
 
@@ -39,7 +40,7 @@ class Served:
         if body is None:
             body = wire.ENCODERS[wire.MSGPACK](build_unit_upload(number, 0, 3))
         headers = {"host": "server", "content-length": str(len(body))}
-        headers |= self.agent.sign_headers("POST", EXCHANGES, body, number)
+        headers |= self.agent.sign_headers("POST", EXCHANGES, compute_digest(body), number)
         headers |= {name.replace("_", "-"): value for name, value in changed.items()}
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         return f"POST {EXCHANGES} HTTP/1.1\r\n{lines}\r\n".encode() + body

@@ -19,6 +19,7 @@ from fedcascade.federation.policies import POLICIES
 from fedcascade.service.agent import client
 from fedcascade.service.agent.transport import HttpTransport
 from fedcascade.service.protocol import wire
+from fedcascade.service.protocol.auth import compute_digest
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server import http, listener, writer
 from fedcascade.service.server.app import build_application
@@ -182,7 +183,11 @@ def connect_agent(server: SocketServer) -> tuple[HttpTransport, client.AgentClie
 def encode_exchange(agent: client.AgentClient, sequence: int) -> bytes:
     """The bytes of a signed exchange."""
     body = msgspec.msgpack.encode(build_unit_upload(sequence, sequence % 3, 3))
-    headers = {"host": "x", **agent.sign_headers("POST", wire.EXCHANGES, body, sequence), "content-length": len(body)}
+    headers = {
+        "host": "x",
+        **agent.sign_headers("POST", wire.EXCHANGES, compute_digest(body), sequence),
+        "content-length": len(body),
+    }
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     return f"POST {wire.EXCHANGES} HTTP/1.1\r\n{lines}\r\n".encode() + body
 

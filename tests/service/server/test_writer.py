@@ -19,6 +19,7 @@ from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.grid import round_to_grid
 from fedcascade.service.agent.ledger import unpack_answer
 from fedcascade.service.protocol import wire
+from fedcascade.service.protocol.auth import compute_digest
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.validation import are_possible, check_upload
 from fedcascade.service.server.state import replay_log
@@ -52,7 +53,7 @@ def test_repeated_reordered_and_concurrent_deliveries_count_once(
     def repeat(sequence: int) -> wire.AnswerMessage:
         with lock:  # signing is the client's own affair; the deliveries overlap
             body = wire.ENCODERS[wire.MSGPACK](build_unit_upload(sequence, sequence % 3, 3))
-            headers = agent.sign_headers("POST", "/v1/exchanges", body, sequence)
+            headers = agent.sign_headers("POST", "/v1/exchanges", compute_digest(body), sequence)
         reply = running.transport.send("POST", "/v1/exchanges", body, headers)
         assert reply.status_code == 200, reply.content
         return wire.decode(reply.content, wire.AnswerMessage, wire.MSGPACK)
@@ -67,7 +68,7 @@ def test_repeated_reordered_and_concurrent_deliveries_count_once(
 def test_concurrent_first_deliveries_count_once(running: RunningService) -> None:
     agent = running.enrol()
     body = wire.ENCODERS[wire.MSGPACK](build_unit_upload(1, 2, 3))
-    signed = [agent.sign_headers("POST", "/v1/exchanges", body, 1) for _ in range(16)]
+    signed = [agent.sign_headers("POST", "/v1/exchanges", compute_digest(body), 1) for _ in range(16)]
     with ThreadPoolExecutor(16) as pool:
         replies = list(pool.map(lambda headers: running.transport.send("POST", "/v1/exchanges", body, headers), signed))
     assert {reply.status_code for reply in replies} == {200}
@@ -101,7 +102,9 @@ def test_json_and_messagepack_say_the_same(running: RunningService) -> None:
     agent = running.enrol()
     packed = agent.exchange(build_unit_upload(1, 0, 3))
     body = wire.ENCODERS[wire.JSON](build_unit_upload(1, 0, 3))
-    headers = agent.sign_headers("POST", "/v1/exchanges", body, 1) | {"content-type": "application/json; charset=utf-8"}
+    headers = agent.sign_headers("POST", "/v1/exchanges", compute_digest(body), 1) | {
+        "content-type": "application/json; charset=utf-8"
+    }
     reply = running.transport.send("POST", "/v1/exchanges", body, headers)
     assert wire.decode(reply.content, wire.AnswerMessage, wire.JSON) == packed
 
@@ -298,7 +301,7 @@ def test_hostile_uploads_are_refused_and_change_nothing(
         return
     sequence = message["sequence"]
     signed = sequence if isinstance(sequence, int) and 0 < sequence < 2**53 else 2
-    headers = agent.sign_headers("POST", "/v1/exchanges", body, signed) | {"content-type": media}
+    headers = agent.sign_headers("POST", "/v1/exchanges", compute_digest(body), signed) | {"content-type": media}
     before = shared.writer.submit(lambda _, state: state.dump()).result()  # type: ignore[union-attr]
     reply = shared.transport.send("POST", "/v1/exchanges", body, headers)
     after = shared.writer.submit(lambda _, state: state.dump()).result()  # type: ignore[union-attr]
@@ -341,7 +344,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped
 def test_bodies_that_are_no_messages_are_refused(shared: RunningService, body: bytes, media: str, status: int) -> None:
     agent = shared.agent  # type: ignore[attr-defined]
     before = shared.writer.submit(lambda _, state: state.dump()).result()  # type: ignore[union-attr]
-    headers = agent.sign_headers("POST", "/v1/exchanges", body, 2) | {"content-type": media}
+    headers = agent.sign_headers("POST", "/v1/exchanges", compute_digest(body), 2) | {"content-type": media}
     reply = shared.transport.send("POST", "/v1/exchanges", body, headers)
     problem = msgspec.json.decode(reply.content, type=wire.RefusalBody)
     assert (reply.status_code, len(problem.detail) > 5) == (status, True), problem
@@ -364,7 +367,7 @@ def test_a_job_that_breaks_does_not_break_its_neighbours(running: RunningService
     first = running.writer.submit(lambda *_: gate.wait(5))
     broken = running.writer.submit(lambda *_: 1 // 0)
     body = wire.ENCODERS[wire.MSGPACK](build_unit_upload(1, 0, 3))
-    headers = agent.sign_headers("POST", "/v1/exchanges", body, 1)
+    headers = agent.sign_headers("POST", "/v1/exchanges", compute_digest(body), 1)
     with ThreadPoolExecutor(1) as pool:
         good = pool.submit(running.transport.send, "POST", "/v1/exchanges", body, headers)
         gate.set()

@@ -14,6 +14,7 @@ from fedcascade.federation.policies import POLICIES
 from fedcascade.service.agent import client
 from fedcascade.service.dashboard.routes import build_dashboard
 from fedcascade.service.protocol import wire
+from fedcascade.service.protocol.auth import compute_digest
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.app import build_application
 from fedcascade.service.server.operations import set_operator
@@ -136,7 +137,7 @@ def test_a_signature_that_one_server_has_seen_is_refused_by_the_other(
     operator, key = client.OperatorClient(pair[0][1], TOKEN), SigningKey.generate()
     agent = client.AgentClient(pair[0][1], key, client.enrol_agent(pair[0][1], operator.create_tokens()[0], key).agent)
     body = wire.ENCODERS[wire.MSGPACK](build_unit_upload(1, 0, 3))
-    headers = agent.sign_headers("POST", "/v1/exchanges", body, 1)
+    headers = agent.sign_headers("POST", "/v1/exchanges", compute_digest(body), 1)
     assert [transport.send("POST", "/v1/exchanges", body, headers).status_code for _, transport in pair] == [200, 401]
 
 

@@ -47,16 +47,17 @@ class AgentClient:
 
     def send(self, method: str, path: str, body: bytes, sequence: int) -> Response:
         """Send a signed request; retry once with the server's time if this clock is wrong."""
-        reply = self.transport.send(method, path, body, self.sign_headers(method, path, body, sequence))
+        digest = auth.compute_digest(body)
+        reply = self.transport.send(method, path, body, self.sign_headers(method, path, digest, sequence))
         if reply.status_code == 401 and (server_time := _read_server_time(reply)) is not None:
             self.clock_offset = server_time - self.clock.now()
-            reply = self.transport.send(method, path, body, self.sign_headers(method, path, body, sequence))
+            reply = self.transport.send(method, path, body, self.sign_headers(method, path, digest, sequence))
         return reply
 
-    def sign_headers(self, method: str, path: str, body: bytes, sequence: int) -> dict[str, str]:
-        """Sign a request with a random nonce and return its headers."""
+    def sign_headers(self, method: str, path: str, digest: str, sequence: int) -> dict[str, str]:
+        """Sign a request with the digest of its body and a random nonce; return its headers."""
         named = {"agent": self.agent, "sequence": sequence, "nonce": secrets.randbits(NONCE_BITS)}
-        created, digest = int(self.clock.now() + self.clock_offset), auth.compute_digest(body)
+        created = int(self.clock.now() + self.clock_offset)
         signed = auth.sign(self.key, method=method, path=path, digest=digest, created=created, **named)
         return {"content-type": MSGPACK, "accept": MSGPACK, **signed}
 

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import read_index, require
 from fedcascade.federation.agent import (
+    LocalState,
     ShownList,
     choose_list,
     learn_before,
@@ -145,9 +146,11 @@ class SavedAgent:
             if is_late and seen.clicks:
                 expected = [expect_reward(state)] * len(seen.clicks)
                 seen = replace(seen, rewards=split_reward(expected, len(expected)))
-            learned = self._learn_list(state, saved.unpack(self.id, state.local.dimension), seen, round_, draw)
+            shown = saved.unpack(self.id, state.local.dimension)
+            learned, upload = learn_list(self.memory.policy, state, shown, seen, round_=round_, draw=draw)
+            self._follow_user(state.local, learned.local, seen)
             self._close_list(state, saved, seen, is_rewarded=not (is_late and seen.clicks))
-            return learned
+            return learned, upload
 
         with self._hold():
             return self.memory.update(learn)
@@ -180,22 +183,11 @@ class SavedAgent:
         kept = UNREWARDED if not is_rewarded else RECORDED if is_recorded else None
         close_list(self.memory.run, self.memory.number, saved, seen, kept)
 
-    def _learn_list(
-        self,
-        state: SavedState,
-        shown: ShownList,
-        seen: Examination,
-        round_: int | None = None,
-        draw: float | None = None,
-    ) -> tuple[SavedState, Upload | None]:
-        """Learn from a list; if the user has changed, drop the lists that wait for a reward."""
-        after, upload = learn_list(self.memory.policy, state, shown, seen, round_=round_, draw=draw)
-        if (
-            self.memory.policy.changes is not None
-            and after.local.own_total.count < state.local.own_total.count + seen.examined
-        ):
+    def _follow_user(self, before: LocalState, after: LocalState, seen: Examination) -> None:
+        """Drop the lists that wait for a reward if the user has changed at this list."""
+        is_followed = self.memory.policy.changes is not None
+        if is_followed and after.own_total.count < before.own_total.count + seen.examined:
             drop_unrewarded(self.memory.run, self.memory.number)
-        return after, upload
 
     def learn(
         self,
@@ -225,7 +217,10 @@ class SavedAgent:
             longest, arrivals = state.enrolment.terms.longest_list, state.local.arrivals + 1
             require(len(items) <= longest, f"a list of this server has <= {longest} items, got {len(items)}")
             counted = state._replace(local=state.local._replace(arrivals=arrivals))
-            return self._learn_list(counted, ShownList(self.id, arrivals, items, features), seen)
+            listed = ShownList(self.id, arrivals, items, features)
+            learned, upload = learn_list(self.memory.policy, counted, listed, seen)
+            self._follow_user(state.local, learned.local, seen)
+            return learned, upload
 
         with self._hold():
             return self.memory.update(learn)

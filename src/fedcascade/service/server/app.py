@@ -42,6 +42,13 @@ async def read_message(request: HttpRequest, kind: type[Kind]) -> Kind:
     return wire.decode(await request.body(), kind, wire.get_media_type(request.headers))
 
 
+async def read_order(request: HttpRequest, kind: type[Kind]) -> tuple[Service, Kind]:
+    """Return the service and the message of a request of the operator; refuse other callers."""
+    service = get_service(request)
+    await service.require_operator(request)
+    return service, await read_message(request, kind)
+
+
 def read_agent(request: HttpRequest) -> int:
     """Read the agent's number from the path; refuse one that no store can hold."""
     agent = int(request.path_params["agent"])
@@ -166,9 +173,7 @@ async def create_tokens(request: HttpRequest) -> Response[bytes]:
 @put("/v1/enrolment-keys", status_code=204)
 async def set_enrolment_key(request: HttpRequest) -> None:
     """Set the hash of an enrolment key, with which a back end creates tokens, or revoke it."""
-    service = get_service(request)
-    await service.require_operator(request)
-    message = await read_message(request, wire.EnrolmentKey)
+    service, message = await read_order(request, wire.EnrolmentKey)
     await service.writer.run(operations.put_enrolment_key(message))
     log_action(request, f"the operator {'set' if message.key_hash else 'revoked'} enrolment key '{message.name}'")
 
@@ -176,9 +181,7 @@ async def set_enrolment_key(request: HttpRequest) -> None:
 @put("/v1/operator-token", status_code=204)
 async def replace_operator_token(request: HttpRequest) -> None:
     """Replace the operator's token at all servers of the store."""
-    service = get_service(request)
-    await service.require_operator(request)
-    message = await read_message(request, wire.TokenReplacement)
+    service, message = await read_order(request, wire.TokenReplacement)
     await service.writer.run(operations.replace_operator(message.token_hash))
     log_action(request, "the operator replaced the operator's token")
 
@@ -186,20 +189,16 @@ async def replace_operator_token(request: HttpRequest) -> None:
 @put("/v1/pause", status_code=204)
 async def pause(request: HttpRequest) -> None:
     """Pause or resume exchanges: agents go on alone meanwhile, and send later."""
-    service = get_service(request)
-    await service.require_operator(request)
-    paused = (await read_message(request, wire.Switch)).paused
-    await service.writer.run(operations.pause(paused))
-    service.paused = paused
-    log_action(request, f"the operator {'paused' if paused else 'resumed'} exchanges")
+    service, message = await read_order(request, wire.Switch)
+    await service.writer.run(operations.pause(message.paused))
+    service.paused = message.paused
+    log_action(request, f"the operator {'paused' if message.paused else 'resumed'} exchanges")
 
 
 @post("/v1/arms", status_code=204)
 async def count_arms(request: HttpRequest) -> None:
     """Count lists and clicks of an A/B test."""
-    service = get_service(request)
-    await service.require_operator(request)
-    message = await read_message(request, wire.ArmCounts)
+    service, message = await read_order(request, wire.ArmCounts)
     trial = await service.writer.run(operations.count_arms(message.counts, service.guard_level))
     service.note_switches(service.paused, trial)
 

@@ -8,6 +8,7 @@ Memory per caller is bounded: bytes and number of headers, bytes of a request, r
 
 import asyncio
 import re
+from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import Any
 
@@ -31,8 +32,9 @@ from fedcascade.service.server.exchange import ANSWER_SECONDS, Exchange
 from fedcascade.service.server.service import Service
 from fedcascade.service.server.writer import LATE
 
-_LINE = r"[A-Za-z0-9-]+: [!-~][ -~]*\r\n"
-_HEAD = re.compile(rf"POST {wire.EXCHANGES} HTTP/1\.1\r\n((?:{_LINE}){{1,{MOST_HEADERS}}})\r\n".encode())
+END = b"\r\n\r\n"  # of a head
+_LINE = r"\r\n[A-Za-z0-9-]+: [!-~][ -~]*"
+_HEAD = re.compile(rf"POST ([a-z0-9_/]*){wire.EXCHANGES} HTTP/1\.1((?:{_LINE}){{1,{MOST_HEADERS}}})".encode())
 _LENGTH = re.compile(r"[1-9][0-9]{0,8}")
 _UNUSUAL = frozenset({"transfer-encoding", "upgrade", "expect"})
 CHUNK_OVERHEAD = 8  # most bytes of a chunked body per byte of content
@@ -46,8 +48,9 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         state = self.config.app.state  # type: ignore[union-attr]
-        self.service: Service = state.service
-        self._has_tenants = "tenants" in state  # the path then names the service
+        self.service: Service = state.service  # of the largest bodies, if there are several
+        self._tenant = self.service  # of the exchange in progress
+        self._services: Mapping[str, Service] = state.get("tenants", {"": self.service})  # by the start of the path
         self.address = ""
         self.handshake: asyncio.Task[None] | None = None
         self.deadline = self.write_deadline = NO_DEADLINE
@@ -94,17 +97,13 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Read an exchange and hand it to the writer; leave all other requests to the parser."""
         if self._exchange is None or not self._missing:
-            plain = read_plain_head(data, self.service.body_bytes) if self._is_free() else None
-            if plain is None or (self.service.origins and "origin" in plain[0]):  # CORS is up to the application
+            head, end, body = data.partition(END)
+            if not (end and self._is_free() and self._begin(head)):
                 self._parse(data)
                 return
-            headers, start, self._missing = plain
-            host, media = self._find_proxied(headers), wire.get_media_type(headers)
-            caller = self.address if host is None else name_network(host)
-            self._exchange = Exchange(headers=headers, caller=caller, media_type=media, loop=self.loop)
-            self._exchange.deliver = partial(self._reply, self._exchange)
-            self.deadline, data = self.loop.time() + BODY_SECONDS, data[start:]
+            data = body
         exchange, rest = self._exchange, data[self._missing :]
+        assert exchange is not None
         exchange.body += data[: self._missing]
         self._missing = max(0, self._missing - len(data))
         if self._missing:
@@ -112,17 +111,32 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
         self.cycle = exchange
         self.deadline, self.is_waiting = self.loop.time() + ANSWER_SECONDS, False
         try:
-            self.service.start(exchange)
+            self._tenant.start(exchange)
         except Exception as error:
             self.loop.call_soon(exchange.deliver, error)
         if rest:
             self._parse(rest)
 
+    def _begin(self, head: bytes) -> bool:
+        """Begin the exchange of a head; return False if the web application has to read the request."""
+        plain = read_plain_head(head)
+        service = None if plain is None else self._services.get(plain[0])
+        if plain is None or service is None:
+            return False
+        _, headers, size = plain
+        if size > service.body_bytes or (service.origins and "origin" in headers):  # CORS is up to the application
+            return False
+        self._tenant, self._missing, self.deadline = service, size, self.loop.time() + BODY_SECONDS
+        host, media = self._find_proxied(headers), wire.get_media_type(headers)
+        caller = self.address if host is None else name_network(host)
+        self._exchange = Exchange(headers=headers, caller=caller, media_type=media, loop=self.loop)
+        self._exchange.deliver = partial(self._reply, self._exchange)
+        return True
+
     def _is_free(self) -> bool:
         """Return whether no request is in progress and no byte of the next one was read."""
         is_answered = self.cycle is None or self.cycle.response_complete
-        is_plain = not self._has_tenants and not self.request_bytes
-        return is_answered and is_plain and self.timeout_keep_alive_task is None
+        return is_answered and not self.request_bytes and self.timeout_keep_alive_task is None
 
     def _parse(self, data: bytes) -> None:
         """Pass data to the parser, and refuse a request that is too large."""
@@ -234,7 +248,7 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
             task.add_done_callback(self.tasks.discard)
             self.tasks.add(task)
             return
-        status, headers, body = self.service.finish(exchange, result)
+        status, headers, body = self._tenant.finish(exchange, result)
         exchange.response_complete, self._exchange = True, None
         if exchange.disconnected:
             return
@@ -284,19 +298,19 @@ def make_head_fault() -> Refused:
     return Refused(431, "headers", detail)
 
 
-def read_plain_head(data: bytes, most: int) -> tuple[dict[str, str], int, int] | None:
-    r"""Return the headers of an exchange, and the start and the size of its body.
+def read_plain_head(head: bytes) -> tuple[str, dict[str, str], int] | None:
+    r"""Return the start of the path before that of exchanges, the headers, and the size of the body.
 
-    Return None for other requests, for a body of more than ``most`` bytes, and for headers that have several spellings
-    or change the end of a request: those are left to the parser, which is slower because it calls Python per header.
+    Return None for other requests, and for headers that have several spellings or change the end of a request: those
+    are left to the parser, which is slower because it calls Python per header.
 
-    >>> read_plain_head(b"POST /v1/exchanges HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi", 10)
-    ({'host': 'a', 'content-length': '2'}, 59, 2)
+    >>> read_plain_head(b"POST /t/home/v1/exchanges HTTP/1.1\r\nHost: a\r\nContent-Length: 2")
+    ('/t/home', {'host': 'a', 'content-length': '2'}, 2)
     """
-    match = _HEAD.match(data, 0, MOST_HEAD_BYTES)
-    if match is None or b" \r\n" in match[1]:
+    match = _HEAD.fullmatch(head) if len(head) <= MOST_HEAD_BYTES else None
+    if match is None or b" \r\n" in head or head.endswith(b" "):
         return None
-    lines = match[1][:-2].decode("ascii").split("\r\n")
+    lines = match[2].decode("ascii").split("\r\n")[1:]
     headers = {}
     for line in lines:
         name, _, value = line.partition(": ")
@@ -307,4 +321,4 @@ def read_plain_head(data: bytes, most: int) -> tuple[dict[str, str], int, int] |
         and headers.get("connection", "keep-alive").lower() == "keep-alive"
         and _LENGTH.fullmatch(headers.get("content-length", "")) is not None
     )
-    return (headers, match.end(), size) if is_plain and (size := int(headers["content-length"])) <= most else None
+    return (match[1].decode("ascii"), headers, int(headers["content-length"])) if is_plain else None

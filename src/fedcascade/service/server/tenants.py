@@ -1,6 +1,5 @@
 """Tenants: federations of one process, each under ``/t/NAME`` with a store, policy, tokens and page of its own."""
 
-import asyncio
 import re
 import threading
 import time
@@ -16,16 +15,16 @@ from prometheus_client import Metric, generate_latest
 
 from fedcascade.checks import require
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.protocol.wire import EXCHANGES
 from fedcascade.service.server.app import OK, PROBES, build_refusal
 from fedcascade.service.server.metrics import Metrics
 from fedcascade.service.server.service import HttpRequest, Service
 from fedcascade.service.store.open import hide_password
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
-AT_ONCE = 4  # exchanges of a tenant that are answered at the same time
+BATCH = 4  # most jobs of a tenant in one transaction, so that its turns are short
 SHARED_SECONDS, LONGEST_REST = 1.0, 0.1
-PREFIX = re.compile(rf"/t/({NAME.pattern})(/.*)")
+ROOT = "/t/"  # of the paths of tenants
+PREFIX = re.compile(rf"({ROOT}{NAME.pattern})(/.*)")
 
 
 def name_store(store: str, tenant: str) -> str:
@@ -103,7 +102,8 @@ async def check_all(request: HttpRequest) -> Response[bytes]:
 @get("/metrics")
 async def show_all_metrics(request: HttpRequest) -> Response[bytes]:
     """Show the metrics of all tenants."""
-    merged = MergedMetrics({name: service.metrics for name, service in request.app.state.tenants.items()})
+    tenants = request.app.state.tenants.items()
+    merged = MergedMetrics({path.removeprefix(ROOT): service.metrics for path, service in tenants})
     return Response(generate_latest(merged), media_type="text/plain; version=0.0.4")
 
 
@@ -113,12 +113,12 @@ class TenantApplication:
     def __init__(self, names: Sequence[str], applications: Sequence[Litestar], services: Sequence[Service]) -> None:
         # Connections have no tenant yet, so that of the largest bodies limits them.
         largest = max(services, key=lambda each: each.body_bytes)
-        self.state = State({"service": largest, "tenants": dict(zip(names, services, strict=True))})
-        self._applications = dict(zip(names, applications, strict=True))
-        self._slots = {name: asyncio.Semaphore(AT_ONCE) for name in names}
+        paths = [f"{ROOT}{name}" for name in names]
+        self.state = State({"service": largest, "tenants": dict(zip(paths, services, strict=True))})
+        self._applications = dict(zip(paths, applications, strict=True))
         turns = Turns()
         for service in services:
-            service.writer.turn = turns
+            service.writer.turn, service.writer.batch = turns, BATCH
         self._root = Litestar(
             [check_all, show_all_metrics],
             openapi_config=None,
@@ -134,25 +134,8 @@ class TenantApplication:
         found = PREFIX.fullmatch(scope["path"])
         application = self._applications.get(found[1]) if found is not None else None
         if found is not None and application is not None:
-            scope = {**scope, "path": found[2], "raw_path": found[2].encode(), "tenant": f"/t/{found[1]}"}
-            if found[2] == EXCHANGES:  # a flood waits here, and costs others nothing
-                receive = await self._read_body(receive)
-                async with self._slots[found[1]]:
-                    await application(scope, receive, send)
-                return
+            scope = {**scope, "path": found[2], "raw_path": found[2].encode(), "tenant": found[1]}
         await (application or self._root)(scope, receive, send)
-
-    async def _read_body(self, receive: Any) -> Any:
-        """Read a body of bounded size, so that a slow caller holds no slot; return a function that receives it."""
-        messages, size = [await receive()], 0
-        while messages[-1].get("more_body") and size <= self.state.service.body_bytes:
-            messages.append(await receive())
-            size += len(messages[-1].get("body", b""))
-
-        async def replay() -> Any:
-            return messages.pop(0) if messages else await receive()
-
-        return replay
 
     async def _run_lifespans(self, receive: Any, send: Any) -> None:
         """Run the lives of all tenants around that of the process."""

@@ -72,7 +72,7 @@ class Writer:
         self.checks: list[Check] = []  # of exchanges with valid signatures; they may raise ``Refused``
         self._require_tenure = require_tenure
         self.turn: AbstractContextManager[None] = nullcontext()  # taken for each batch, if tenants share the process
-        self._policy, self._dimension, self._batch = policy, dimension, batch
+        self._policy, self._dimension, self.batch = policy, dimension, batch
         self.queue: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()  # None ends the thread
         self._snapshots = SnapshotSchedule(snapshot_every)
         self.verifier = verifier or SignatureVerifier(dimension)
@@ -165,7 +165,7 @@ class Writer:
         """Take a batch from the queue and look up the agents of exchanges; return also whether it is the last one."""
         batch: list[Pending] = []
         trouble: Exception | None = None  # of reading agents; one try is enough for a batch
-        most = min(self._batch, max(SMALLEST_BATCH, self.queue.qsize() // 2))
+        most = min(self.batch, max(SMALLEST_BATCH, self.queue.qsize() // 2))
         with suppress(queue.Empty):
             while len(batch) < most:
                 is_first = wait and not batch and trouble is None

@@ -104,3 +104,37 @@ def test_options_that_mean_nothing_are_refused() -> None:
         EvaluationOptions(reward="click")
     with pytest.raises(ValueError, match="resamples must be a whole number >= 1"):
         EvaluationOptions(resamples=0)
+
+
+def test_rewards_of_clicks_are_estimated_with_the_click_rate_beside_them(files: tuple[Path, Path]) -> None:
+    plain = read_log(files[0], items=read_items(files[1])).read()
+    draws = np.random.default_rng(3).random(plain.clicks.shape)
+    table, items = ["fedind"], files[1]
+    worth_one, valued = (replace(plain, rewards=plain.clicks * worth) for worth in (np.ones_like(draws), draws))
+    as_clicks, as_values = (
+        {
+            (row.policy, row.estimator): row
+            for row in fedcascade.evaluate(log, table, items=items, options=options).estimates
+        }
+        for log, options in (
+            (plain, EvaluationOptions(reward="clicks")),
+            (worth_one, EvaluationOptions(reward="value")),
+        )
+    )
+    clicked = as_values.pop(("logged", "clicked"))
+    assert repr(as_values) == repr(as_clicks)
+    assert "dm" not in {name for _, name in as_values}  # its model covers the first click
+    found = fedcascade.evaluate(valued, table, items=items, options=EvaluationOptions(reward="value"))
+    rows = {(row.policy, row.estimator): row for row in found.estimates}
+    later = valued.select(slice(len(valued) // 2, None))
+    assert rows["logged", "average"].value == pytest.approx(later.values.sum(axis=1).mean())
+    assert rows["logged", "clicked"].value == clicked.value == pytest.approx(later.clicks.any(axis=1).mean())
+    assert rows["fedind", "ips"].value < as_values["fedind", "ips"].value
+
+
+def test_rewards_change_what_is_learned_and_not_the_model_of_clicks(files: tuple[Path, Path]) -> None:
+    plain = read_log(files[0], items=read_items(files[1])).read()
+    halved = replace(plain, rewards=0.5 * plain.values)
+    frozen = [POLICIES["oful"].with_beta(0.0)]
+    one, other = (fedcascade.evaluate(log, frozen, TopK(length=2), items=files[1]) for log in (plain, halved))
+    assert repr(one) == repr(other)  # the same order of items, and the same clicks

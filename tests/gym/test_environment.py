@@ -38,6 +38,7 @@ WORLDS: dict[str, Environment] = {
     "dcm": Synthetic(**SMALL, seed=3, clicks="dcm", click_level=0.7),
     "pbm": Synthetic(**SMALL, seed=3, clicks="pbm", click_level=0.7),
     "dbn": Synthetic(**SMALL, seed=3, clicks="dbn"),
+    "values": Synthetic(**SMALL, seed=3, rewards="beta"),
 }
 
 

@@ -209,6 +209,7 @@ def make_log_table(file: Path, facts: dict[str, Any]) -> Table:
         ("lists", f"{facts['lists']:,} of {lengths}, to {facts['users']:,} users"),
         ("items", f"{facts['items']:,}" + (f", {facts['dimension']} features each" if facts["dimension"] else "")),
         ("clicked", f"{facts['clicked']:.2%} of lists, {facts['several_clicks']:.2%} more than once"),
+        *([] if facts["reward"] is None else [("reward", f"{facts['reward']:.4f} per list")]),
         ("columns", " ".join(facts["columns"])),
         ("equal rows", f"{facts['repeated_rows']:,}"),
     ]

@@ -34,18 +34,24 @@ class EngineFlags:
     threads: Annotated[Whole | None, option("Cores of the exact engine. [default: all]")] = None
     seeds: Annotated[Whole, option("Number of runs of each policy, with seeds from --seed on.")] = 1
     checkpoints: Annotated[Whole, option("Number of evenly spaced points of the curve.")] = 10
+    delay: Annotated[
+        str, option("Rounds between a list and its feedback: a number, a range like 0-200, or exp:MEAN.")
+    ] = "0"
+    batch: Annotated[Whole, option("Feedback arrives after every so many rounds, as in nightly jobs.")] = 1
 
     def play(
         self, environment: Environment, policies: Sequence[Policy], oracle: Oracle, rounds: int, *, keep_lists: bool
     ) -> Iterator[Trace]:
         """Yield the traces of policies and show progress."""
         from fedcascade.simulation.engines import simulate
+        from fedcascade.simulation.scenario import Delay
 
+        late: Any = {"delay": Delay.parse(self.delay), "batch": self.batch}
         with show_progress_bars() as bars:
             for policy in policies:
                 progress, points = add_bar(bars, policy.name, rounds), min(self.checkpoints, rounds)
                 yield simulate(environment, policy, rounds=rounds, oracle=oracle, engine=self.engine, progress=progress,
-                               threads=self.threads, checkpoints=points, keep_lists=keep_lists)  # fmt: skip
+                               threads=self.threads, checkpoints=points, keep_lists=keep_lists, **late)  # fmt: skip
 
 
 def run(

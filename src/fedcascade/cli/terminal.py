@@ -80,10 +80,13 @@ def _replace_infinities(value: Any) -> Any:
 
 def make_results_table(summaries: Sequence[Mapping[str, Any]], betas: Sequence[str] = ()) -> Table:
     """Make a table with one line per run: beta if given, regret, clicks, exchanges, clustering."""
-    numbers = (*["beta"] * bool(betas), "regret", "clicks", "exchanges", "clusters", "clustering error")
+    has_values = any(run["reward"] != run["clicked"] for run in summaries)
+    totals = ("reward", "clicks") if has_values else ("clicks",)
+    numbers = (*["beta"] * bool(betas), "regret", *totals, "exchanges", "clusters", "clustering error")
     rows = [
         (run["policy"], *betas[place : place + 1], f"{run['regret']:,.{1 if run['regret'] < 10_000 else 0}f}",
-         f"{run['reward']:,}", f"{run['communications']['total']:,}", f"{run['clusters']:,}",
+         *([f"{run['reward']:,.1f}"] if has_values else []), f"{run['clicked']:,}",
+         f"{run['communications']['total']:,}", f"{run['clusters']:,}",
          f"{run['clustering_error']:.0%}")
         for place, run in enumerate(summaries)
     ]  # fmt: skip

@@ -219,7 +219,7 @@ class RegretReporter:
         if self._accepted and (t == recorder.rounds or time.monotonic() >= self._due):
             now = time.monotonic()
             self._due = now + max(MEASURE_SECONDS, (now - self._begun) / MOST_PER_DOUBLING)  # rarer in a long run
-            measured = (SERIES, t, recorder.regret, recorder.reward)
+            measured = (SERIES, t, recorder.regret, recorder.clicked)
             self._send(measured, *((name, t, value, 0) for name, value in measure().items()))
 
     def _send(self, *measures: tuple[str, int, float, int], fresh: bool = False) -> bool:

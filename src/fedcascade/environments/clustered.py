@@ -30,6 +30,7 @@ class Clustered:
 
     categories = 0
     has_costs = False
+    value_thetas: NDArray[np.float64] | None = None  # of each cluster: the mean reward of a click is <theta, x>
 
     def __init__(
         self,
@@ -123,6 +124,17 @@ class Clustered:
     def weights(self, round_: int, user: int, features: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return <theta, x>, clipped to [0, 1] or mapped by ``link``."""
         return compute_weights(self.link, self.get_thetas(round_)[user], np.ascontiguousarray(features.T))
+
+    def expected_rewards(self, round_: int, user: int, features: NDArray[np.float32]) -> NDArray[np.float64] | None:
+        """Return the mean reward of a click on each item; None if each click is worth 1."""
+        if self.value_thetas is None:
+            return None
+        cluster = self.find_moment(round_).clusters[user]
+        return compute_weights(None, self.value_thetas[cluster], np.ascontiguousarray(features.T))
+
+    def draw_reward(self, round_: int, item: int, mean: float) -> float:
+        """Draw the reward of a click on an item."""
+        return float(draws.draw_reward(self.seed, round_, item, mean))
 
     def attracted(self, round_: int, items: NDArray[np.intp], weights: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Draw w_t(i). The draw of an item does not depend on its position."""

@@ -55,6 +55,19 @@ def draw_costs(seed: Integer, round_: Integer, items: int) -> NDArray[np.float64
     return drawn
 
 
+@jit
+def draw_reward(seed: Integer, round_: Integer, item: int, mean: float) -> float:
+    """Draw the reward of a click: the j-th smallest of four uniform numbers, which follows Beta(j, 5 - j).
+
+    j is random and near 5 ``mean``, so that the mean is exact; for j = 0 the reward is 0, and for 5 it is 1.
+    """
+    draws = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 1.0])
+    for k in range(1, 5):
+        draws[k] = streams.uniform(seed, streams.REWARD, round_, 8 * item + k)
+    draws.sort()
+    return float(draws[int(5.0 * mean + streams.uniform(seed, streams.REWARD, round_, 8 * item))])
+
+
 @jit_inline
 def scale_columns(rows: Features, first: int, squares: NDArray[np.float32], length: np.float32) -> None:
     """Scale the columns from ``first`` on to ``length`` steps of the grid, and round them toward zero.

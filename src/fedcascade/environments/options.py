@@ -25,6 +25,7 @@ Destination = Literal["new", "existing"]
 Attack = Literal["inverted", "promoted", "near"]
 ClickModel = Literal["cascade", "dcm", "dbn", "pbm"]
 FeatureKind = Literal["lifted", "gaussian", "logistic"]
+RewardKind = Literal["click", "beta"]
 DirectionKind = Literal["orthonormal", "random"]
 Selection = Literal["independent", "nested"]
 Values = Literal["stars", "counts", "threshold"]
@@ -294,6 +295,11 @@ class SyntheticOptions(ClusteredOptions):
     categories: int | None = constant(
         None, meaning="number of item categories, for the oracle per-category. [none]", range=COUNT
     )
+    rewards: RewardKind = constant(
+        "click",
+        meaning="reward of a click: 1 (click), or a draw in [0, 1] whose mean follows a second theta (beta)",
+        range=_choices(RewardKind),
+    )
     costs: bool = constant(False, meaning="draw item costs in (0, 1], for the oracle budget", range=FLAG)
 
     def __post_init__(self) -> None:
@@ -301,6 +307,11 @@ class SyntheticOptions(ClusteredOptions):
         require(
             self.drift is None or not self.has_events,
             "drift cannot be combined with change, poisoning, joins or leaves: use one or the other",
+        )
+        is_steady = self.drift is None and not self.has_events and self.clicks == "cascade"
+        require(
+            self.rewards == "click" or is_steady,
+            "rewards 'beta' need users that do not change, and clicks 'cascade': leave out drift, events and clicks",
         )
 
 

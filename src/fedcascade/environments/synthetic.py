@@ -15,7 +15,7 @@ from fedcascade.environments.options import SyntheticOptions
 from fedcascade.numerics import streams
 from fedcascade.numerics.linear import normalise_rows, orthonormalise_rows
 
-NEW_TASTES = 1  # round number of their draws in the stream THETA
+NEW_TASTES, VALUES = 1, 2  # round numbers of their draws in the stream THETA
 # For "logistic" features. With <theta, x> = (1 + cos) / 2 and d = 20, the median click probability is 0.005, and 1% of
 # the items have 0.1 to 0.4. In fewer dimensions cosines vary more, so more items are good.
 LOGISTIC = Logistic(steepness=12.0, bias=-11.3)
@@ -66,6 +66,9 @@ class Synthetic(Clustered):
         link = LOGISTIC if options.features == "logistic" else None
         super().__init__(options, seed=seed, history=history, lifted=lifted, link=link)
         self.categories, self.has_costs = options.categories or 0, options.costs
+        if options.rewards == "beta":
+            values = normalise_rows(_draw_rows(tastes, free, seed, VALUES))
+            self.value_thetas = lift(values) if lifted else values
 
     def with_seed(self, seed: int) -> "Synthetic":
         """Return an environment with the same options, and other users, items and clicks."""

@@ -31,6 +31,7 @@ class Evidence(NamedTuple):
     whole: Any  # (n,), importance weights of whole lists; None without propensities
     accepted: NDArray[np.bool_]  # (n,), whether a draw of the policy equals the list
     ratings: RatedLists
+    clicked: NDArray[np.bool_]  # (n,), whether the list has a click
 
     @property
     def list_rewards(self) -> Values:
@@ -46,17 +47,17 @@ class Evidence(NamedTuple):
 def gather_evidence(log: ClickLog, ratings: RatedLists, draws: Values, *, reward: str = "any") -> Evidence:
     """Compute rewards, weights and acceptance of each list; ``draws`` are uniform numbers, one per list.
 
-    ``reward`` is ``any``, 1 for a clicked list, or ``clicks``, 1 for every click.
+    ``reward`` is ``any``, 1 for a clicked list, ``clicks``, 1 for every click, or ``value``, their rewards.
     """
     first = np.cumsum(log.clicks, axis=1) == 1
-    rewards = (log.clicks & first if reward == "any" else log.clicks).astype(np.float64)
+    rewards = log.values if reward == "value" else (log.clicks & (first | (reward == "clicks"))).astype(np.float64)
     weights = None
     if log.propensities is not None:
         weights = np.asarray(np.cumprod(ratings.target / log.propensities, axis=1), np.float64)
     shown: Values = ratings.target.prod(axis=1)
     logged = log.list_propensity
     whole = None if logged is None else np.asarray(shown / logged, np.float64)
-    return Evidence(rewards, weights, whole, draws < shown, ratings)
+    return Evidence(rewards, weights, whole, draws < shown, ratings, np.asarray(log.clicks.any(axis=1)))
 
 
 def sum_cascade_dr(evidence: Evidence) -> tuple[Values, Values]:
@@ -76,6 +77,7 @@ class Estimator(NamedTuple):
 
 
 LOGGED_MEAN = Estimator(lambda seen: (seen.list_rewards, seen.ones))
+LOGGED_CLICKS = Estimator(lambda seen: (seen.clicked.astype(np.float64), seen.ones))
 ESTIMATORS: Mapping[str, Estimator] = {
     "replay": Estimator(lambda seen: (seen.accepted * seen.list_rewards, seen.accepted.astype(np.float64))),
     "dm": Estimator(lambda seen: (seen.ratings.direct, seen.ones), is_model=True),

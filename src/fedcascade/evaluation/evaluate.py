@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from fedcascade.constants import Checked, constant
 from fedcascade.data.logs.reader import open_log
 from fedcascade.evaluation.estimators import (
     ESTIMATORS,
+    LOGGED_CLICKS,
     LOGGED_MEAN,
     Evidence,
     compute_intervals,
@@ -29,7 +30,7 @@ from fedcascade.numerics.jit import jit
 from fedcascade.numerics.streams import REPLAY, uniform
 
 Progress = Callable[[int], None]  # called with the number of lists done
-LOGGED, AVERAGE = "logged", "average"  # the row of the log itself
+LOGGED, AVERAGE, CLICKED = "logged", "average", "clicked"  # the rows of the log itself: reward, and click rate
 HEADER = ("policy", "estimator", "per list", "95% interval", "effective lists", "of")
 UNIFORM = 1e-6  # largest relative difference between propensities of uniformly random lists
 NAMES = Range(
@@ -48,7 +49,9 @@ class EvaluationOptions(Checked):
         None, meaning="replay, dm, ips, snips, rips or cascade-dr, separated by commas. [all that apply]", range=NAMES
     )
     reward: str = constant(
-        "any", meaning="any: 1 for a clicked list; clicks: the number of clicks", range=one_of("any", "clicks")
+        "any",
+        meaning="any: 1 for a clicked list; clicks: the number of clicks; value: the sum of their rewards",
+        range=one_of("any", "clicks", "value"),
     )
     resamples: int = constant(1000, meaning="resamples of users for the intervals", range=whole_numbers(1))
     seed: int = constant(0, meaning="seed of resampling and rejection", range=whole_numbers(0))
@@ -176,7 +179,8 @@ class Totals:
         more = most - len(self.numerators)
         self.numerators, self.denominators = (np.pad(part, ((0, more), (0, 0))) for part in self.parts)
         for place, name in enumerate(self.estimators):
-            above, below = ESTIMATORS.get(name, LOGGED_MEAN).sum_up(evidence)
+            logged = LOGGED_CLICKS if name == CLICKED else LOGGED_MEAN
+            above, below = ESTIMATORS.get(name, logged).sum_up(evidence)
             self.numerators[:, place] += np.bincount(users, above, most)
             self.denominators[:, place] += np.bincount(users, below, most)
         if evidence.whole is not None:
@@ -192,7 +196,8 @@ class Totals:
     def count_effective(self, estimator: str) -> float:
         """Return the effective number of lists of an estimator."""
         share = self.weight**2 / self.square if self.square else 0.0
-        return {"replay": float(self.accepted), "dm": math.nan, AVERAGE: float(self.lists)}.get(estimator, share)
+        logged = dict.fromkeys((AVERAGE, CLICKED), float(self.lists))
+        return (logged | {"replay": float(self.accepted), "dm": math.nan}).get(estimator, share)
 
 
 def summarise(totals: Mapping[str, Totals], refusals: dict[str, str], options: EvaluationOptions) -> Evaluation:
@@ -242,7 +247,8 @@ def evaluate_frozen(
         if not totals:
             refusals = find_refusals(batch, options.reward)
             chosen = choose_estimators(options.estimators, refusals)
-            totals = {LOGGED: Totals([AVERAGE])} | {name: Totals(chosen) for name in names}
+            own = [AVERAGE, CLICKED] if options.reward == "value" else [AVERAGE]
+            totals = {LOGGED: Totals(own)} | {name: Totals(chosen) for name in names}
         draws = draw_replay(seed, first, len(batch))
         folds = draw_folds(seed, first, len(batch)) if model.ndim == 3 else None
         for policy in policies:
@@ -275,7 +281,7 @@ def draw_folds(seed: np.uint64, first: int, count: int) -> NDArray[np.int64]:
 
 
 def fit_folds(
-    batches: Iterator[tuple[int, ClickLog]], d: int, table: NDArray[np.float32] | None, seed: int
+    batches: Iterator[tuple[int, ClickLog]], d: int, table: NDArray[np.float32] | None, options: EvaluationOptions
 ) -> NDArray[np.float64]:
     """Fit a model of attraction for the lists of each fold, (2, users + 1, d), from the lists of the other fold.
 
@@ -283,9 +289,10 @@ def fit_folds(
     """
     sums = LogSums(d), LogSums(d)
     for first, batch in batches:
-        folds = draw_folds(np.uint64(seed), first, len(batch))
+        folds = draw_folds(np.uint64(options.seed), first, len(batch))
+        rated = batch if options.reward == "value" else replace(batch, rewards=None)  # else it models clicks
         for fold in range(2):
-            sums[1 - fold].add(batch.select(folds == fold), table)
+            sums[1 - fold].add(rated.select(folds == fold), table)
     users = max(each.users for each in sums)
     return np.stack([fit_attraction(each, users=users) for each in sums])
 
@@ -337,7 +344,7 @@ def evaluate(
     sums = sum_first(log, split)
     frozen = [freeze_policy(policy, sums, oracle) for policy in chosen]
     table = None if log.table is None else log.table.features
-    model = fit_folds(skip_rows(log.batches(), split), sums.dimension, table, options.seed)
+    model = fit_folds(skip_rows(log.batches(), split), sums.dimension, table, options)
     return evaluate_frozen(skip_rows(log.batches(), split), frozen, model, table, options, progress)
 
 

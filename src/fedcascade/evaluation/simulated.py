@@ -14,7 +14,7 @@ from fedcascade.learning.click_log import MISSING, ClickLog
 from fedcascade.learning.exploration import EpsilonMixed
 from fedcascade.learning.log_sums import LogSums
 from fedcascade.simulation.engines import simulate
-from fedcascade.simulation.reference import click_list
+from fedcascade.simulation.reference import show_list
 from fedcascade.simulation.trace import Trace
 
 LOG_SEEDS = 2**40  # offset of the seeds of logs from those of their environments
@@ -37,22 +37,24 @@ def _make_batch(environment: Environment, trace: Trace, first: int, last: int) -
     assert trace.lists is not None
     count, most = last - first + 1, environment.most_items
     items = trace.lists[first - 1 : last].astype(np.int64)
-    users, clicks = np.empty(count, np.int64), np.zeros(items.shape, bool)
+    users, clicks, rewards = np.empty(count, np.int64), np.zeros(items.shape, bool), np.zeros(items.shape)
     offered = np.full((count, most), MISSING, np.int64)
     features = np.zeros((count, most, environment.dimension), np.float32)
     for row, t in enumerate(range(first, last + 1)):
         on_offer, user = environment.items(t), environment.arrival(t)
         shown = items[row][items[row] != MISSING]
-        weights = environment.weights(t, user, on_offer)
-        clicked, _ = click_list(environment, t, shown, weights[shown])
+        seen, _, _ = show_list(environment, t, user, on_offer, shown)
         users[row] = user
         offered[row, : len(on_offer)] = range(len(on_offer))
         features[row, : len(on_offer)] = on_offer
-        clicks[row, list(clicked)] = True
+        clicks[row, list(seen.clicks)], rewards[row, list(seen.clicks)] = True, seen.values
     chances = None if trace.propensities is None else trace.propensities[first - 1 : last]
     times = np.arange(first, last + 1, dtype=np.float64)
     shown = {"users": users, "items": items, "clicks": clicks, "times": times}
-    return ClickLog(**shown, propensities=chances, offered=offered, features=features)
+    has_values = getattr(environment, "value_thetas", None) is not None
+    return ClickLog(
+        **shown, rewards=rewards if has_values else None, propensities=chances, offered=offered, features=features
+    )
 
 
 def write_simulated_log(path: Path, environment: Environment, trace: Trace) -> None:

@@ -316,7 +316,7 @@ class Agent:
     """The agent of one user: a state, and the transitions above."""
 
     def __init__(self, *, id: int, policy: Policy, problem: ProblemSize, oracle: Oracle) -> None:  # noqa: A002
-        self.policy = policy
+        self.policy, self.open_lists = policy, OPEN_LISTS
         self.problem = problem
         self.oracle = oracle
         self.state = begin(policy, problem.dimension, id)
@@ -354,7 +354,7 @@ class Agent:
         )
         self.state = self.state._replace(arrivals=shown.impression)
         self._open[shown.impression] = shown
-        self._open.pop(shown.impression - OPEN_LISTS, None)
+        self._open.pop(shown.impression - self.open_lists, None)
         return shown
 
     def observe(self, shown: ShownList, click: Click, *, round_: int, draw: float) -> Upload | None:

@@ -16,10 +16,9 @@ from fedcascade.environments.environment import Environment
 from fedcascade.environments.matrices import Triplets
 from fedcascade.environments.ratings import Ratings
 from fedcascade.environments.synthetic import Synthetic
-from fedcascade.learning.cascade import examine
 from fedcascade.learning.click_log import MISSING
 from fedcascade.learning.oracles import TopK
-from fedcascade.simulation.reference import click_list
+from fedcascade.simulation.reference import show_list
 
 Action = NDArray[np.int64]
 Observation = dict[str, Any]
@@ -27,6 +26,7 @@ REWARDS: Mapping[str, Callable[[Mapping[str, Any]], float]] = {  # from the outc
     "click": lambda played: float(played["click"] != MISSING),
     "clicks": lambda played: float(played["clicks"].sum()),
     "attraction": lambda played: float(played["attraction"]),
+    "value": lambda played: float(played["rewards"].sum()),
 }
 
 
@@ -38,16 +38,18 @@ class CascadeEnv(gymnasium.Env[Observation, Action]):
     repeat items: a repeated item, or one that is not on offer, is replaced by the first item that the list lacks.
 
     ``info`` of a step has the outcome of the list: ``shown`` (the list after replacement, -1 beyond its end), ``click``
-    (the first clicked position, or -1), ``clicks`` (1 for each clicked position), ``looked`` (how many positions the
-    user examined, as in a log: up to the last click, or all), ``attraction`` (the probability of a click), ``best``
-    (that of the best list) and ``regret``, which is 0 for poisoning users, as in a simulation. For the next observation
-    it has ``round``, and the inputs of our agents: ``ties`` and ``draw``.
+    (the first clicked position, or -1), ``clicks`` (1 for each clicked position), ``rewards`` (their values),
+    ``looked`` (how many positions the user examined, as in a log: up to the last click, or all), ``attraction`` (the
+    probability of a click, or the expected reward if clicks have values), ``best`` (that of the best list) and
+    ``regret``, which is 0 for poisoning users, as in a simulation. For the next observation it has ``round``, and the
+    inputs of our agents: ``ties`` and ``draw``.
 
     Args:
         environment: any ``Environment``, for instance ``Synthetic()``; users click by its own model.
         list_length: K, the length of a list.
         rounds: the length of an episode.
-        reward: "click": 1 after any click; "clicks": their number; "attraction": the probability of a click.
+        reward: "click": 1 after any click; "clicks": their number; "value": the sum of their rewards; "attraction":
+            what ``info`` has under this name.
         render_mode: None; there is nothing to render.
 
     >>> from fedcascade import Synthetic
@@ -111,16 +113,17 @@ class CascadeEnv(gymnasium.Env[Observation, Action]):
         require(1 <= self._round <= self.rounds, "there is no round to play: call reset() first")
         environment, t = self.environment, self._round
         items = self._read_list(action)
-        weights = environment.weights(t, self._user, self._features)
-        clicks, compute_reward = click_list(environment, t, items, weights[items])
-        best, attraction = compute_reward(weights[self.oracle.best(weights)]), compute_reward(weights[items])
+        seen, merits, measure = show_list(environment, t, self._user, self._features, items)
+        best, attraction, clicks = measure(self.oracle.best(merits)), measure(items), seen.clicks
         marks, shown = np.zeros(self.oracle.length, np.int8), np.full(self.oracle.length, MISSING)
-        marks[list(clicks)], shown[: items.size] = 1, items
+        rewards = np.zeros(self.oracle.length)
+        marks[list(clicks)], rewards[list(clicks)], shown[: items.size] = 1, seen.values, items
         played = {
             "shown": shown,
             "click": clicks[0] if clicks else MISSING,
             "clicks": marks,
-            "looked": examine(items.size, clicks).examined,
+            "rewards": rewards,
+            "looked": seen.examined,
             "attraction": attraction,
             "best": best,
             "regret": 0.0 if self._user in self._poisoning else best - attraction,

@@ -72,8 +72,8 @@ class Player:
             raise ValueError("there is no list to learn from: call act() first")
         (shown, t, draw, user, fetched), self._open = self._open, None
         clicks = tuple(np.flatnonzero(info["clicks"]).tolist())
-        first = clicks[0] if clicks else None
-        seen = examine(shown.items.size, clicks) if len(clicks) > 1 else first
+        rewards = info["rewards"][list(clicks)].tolist()
+        seen = examine(shown.items.size, clicks, reward=rewards or None)
         upload = self._agents[user].observe(shown, seen, round_=t, draw=draw)
         if upload is not None:
             uploads, downloads = run_exchange(self._server, self._agents, upload)

@@ -129,6 +129,16 @@ def examine(
     return Examination(looked_until + 1, clicked, rewards)
 
 
+def compute_expected_value(weights: ArrayLike, values: ArrayLike) -> float:
+    """Return the expected reward of the first click in the list, whose items have these values if they are clicked.
+
+    >>> compute_expected_value([0.5, 0.5], [0.5, 1.0])
+    0.5
+    """
+    reached = np.cumprod(np.concatenate([[1.0], 1.0 - np.asarray(weights)[:-1]]))
+    return float(np.sum(reached * np.asarray(weights) * np.asarray(values)))
+
+
 def compute_expected_reward(weights: ArrayLike) -> float:
     """Return the probability of a click in the list, f(a, w) = 1 - prod(1 - w).
 

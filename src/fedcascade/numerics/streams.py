@@ -37,6 +37,8 @@ PROPOSAL = 20  # start of k-means for proposed groups
 ACTIVE_SAMPLE = 21  # active agents that a population is fitted to
 STAY = 25  # whether a user continues after a click
 LOOK = 26  # whether a user examines a position
+REWARD = 27  # value of a click
+DELAY = 28  # rounds between a list and its feedback
 
 BLOCK = 256  # items drawn together
 

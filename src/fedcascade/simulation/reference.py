@@ -1,19 +1,30 @@
 """The reference engine: Algorithm 1 as a plain loop, for any policy and environment."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from heapq import heappop, heappush
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.environments.environment import Environment
-from fedcascade.federation.agent import Agent, ShownList
+from fedcascade.federation.agent import OPEN_LISTS, Agent, Click, ShownList
 from fedcascade.federation.delivery import deliver_arrival, run_exchange
-from fedcascade.federation.messages import Cause, Upload
+from fedcascade.federation.messages import Cause, Downloads, Upload
 from fedcascade.federation.warm_start import warm_up
-from fedcascade.learning.cascade import compute_expected_reward, examine, find_first_click
+from fedcascade.learning.cascade import (
+    Examination,
+    compute_expected_reward,
+    compute_expected_value,
+    examine,
+    find_first_click,
+    follow_cascade,
+)
 from fedcascade.learning.oracles import Oracle
 from fedcascade.learning.statistics import Statistics
 from fedcascade.simulation.scenario import (
+    Delay,
     Progress,
     Scenario,
     Simulation,
@@ -40,7 +51,7 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> Trace:
     rounds = scenario.rounds
     simulation = prepare_simulation(scenario)
     server, recorder = simulation.server, simulation.recorder
-    agents = make_agents(simulation, oracle)
+    agents, queue = make_agents(simulation, oracle, rounds if scenario.is_late else OPEN_LISTS), FeedbackQueue(scenario)
     if scenario.warm is not None:
         warm_up(server, agents, scenario.warm)
 
@@ -55,11 +66,13 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> Trace:
         user = environment.arrival(t)  # line 5
         fetched = deliver_arrival(server, agents, user)
         # line 6: LocalAgent
-        played = play_round(environment, oracle, t, user, agents[user].recommend, agents[user].observe)
-        if played.upload is not None:  # line 7
-            uploads, downloads = run_exchange(server, agents, played.upload)  # lines 8 to 11
-            uploads, downloads = server.reply_state.select_counted(uploads, fetched + downloads)
-            recorder.record_exchange(t, uploads, downloads, scenario.policy.reply_rule.download_cause)
+        played = play_round(environment, oracle, t, user, agents[user].recommend, partial(queue.put, user, fetched))
+        for late in queue.take(t):
+            sent = agents[late.user].observe(late.shown, late.seen, round_=t, draw=late.draw)
+            if sent is not None:  # line 7
+                uploads, downloads = run_exchange(server, agents, sent)  # lines 8 to 11
+                uploads, downloads = server.reply_state.select_counted(uploads, late.fetched + downloads)
+                recorder.record_exchange(t, uploads, downloads, scenario.policy.reply_rule.download_cause)
         recorder.record_round(t, user, played)
         recorder.record_checkpoint(t, server.groups.labels)
         if progress is not None and (t % REPORT_EVERY == 0 or t == rounds):
@@ -68,11 +81,44 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> Trace:
     return recorder.build_trace(scenario.policy.name, "reference", server.groups.labels)
 
 
-def make_agents(simulation: Simulation, oracle: Oracle) -> list[Agent]:
+class LateFeedback(NamedTuple):
+    """A list with its feedback, the random number of its round, and the downloads before it."""
+
+    due: int
+    round: int
+    user: int
+    fetched: Downloads
+    shown: ShownList
+    seen: Click
+    draw: float
+
+
+class FeedbackQueue:
+    """Feedback on its way to the agents, by the round in which it arrives."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._seed, self._delay = int(getattr(scenario.environment, "seed", 0)), scenario.delay
+        self._batch, self._waiting = scenario.batch, list[LateFeedback]()
+
+    def put(self, user: int, fetched: Downloads, shown: ShownList, seen: Click, *, round_: int, draw: float) -> None:
+        """Add the feedback of a round; it arrives after its delay, at the end of a batch."""
+        due = round_ + (self._delay.draw(self._seed, round_) if self._delay != Delay() else 0)
+        due += -due % self._batch
+        heappush(self._waiting, LateFeedback(due, round_, user, fetched, shown, seen, draw))
+
+    def take(self, round_: int) -> Iterator[LateFeedback]:
+        """Yield the feedback that has arrived by a round, and remove it."""
+        while self._waiting and self._waiting[0].due <= round_:
+            yield heappop(self._waiting)
+
+
+def make_agents(simulation: Simulation, oracle: Oracle, open_lists: int = OPEN_LISTS) -> list[Agent]:
     """Make the agent of each user; with a single learner, all users share one agent."""
     policy, users = simulation.policy, len(simulation.server.holdings)
     learners = 1 if policy.reply_rule.single_learner else users
     agents = [Agent(id=user, policy=policy, problem=simulation.problem, oracle=oracle) for user in range(learners)]
+    for agent in agents:
+        agent.open_lists = open_lists
     return agents * (users // learners)
 
 
@@ -92,23 +138,35 @@ def play_round(
     attributes = environment.attributes(round_, len(features))
     ties = environment.ties(round_, len(features))
     shown = recommend(features, ties=ties, categories=attributes.categories, costs=attributes.costs)
+    seen, merits, measure = show_list(environment, round_, user, features, shown.items)
+    first = seen.clicks[0] if seen.clicks else None
+    is_plain = len(seen.clicks) <= 1 and not seen.rewards
+    upload = observe(shown, first if is_plain else seen, round_=round_, draw=environment.draw(round_))
+    regret = oracle.alpha * measure(oracle.best(merits, attributes)) - measure(shown.items)
+    return Round(shown, first, upload, regret, seen.examined, seen.reward if seen.rewards else None)
+
+
+Outcome = tuple[Examination, NDArray[np.float64], Callable[[NDArray[np.intp]], float]]
+
+
+def show_list(
+    environment: Environment, round_: int, user: int, features: NDArray[np.float32], items: NDArray[np.intp]
+) -> Outcome:
+    """Return the feedback on a list, the expected reward of examining each item, and a function of a list's items.
+
+    The function is the probability of a click, or the expected reward of the list if clicks have values.
+    """
     weights = environment.weights(round_, user, features)
-    clicks, compute_reward = click_list(environment, round_, shown.items, weights[shown.items])
-    seen = examine(shown.items.size, clicks)
-    first = clicks[0] if clicks else None
-    upload = observe(shown, seen if len(clicks) > 1 else first, round_=round_, draw=environment.draw(round_))
-    best = compute_reward(weights[oracle.best(weights, attributes)])
-    regret = oracle.alpha * best - compute_reward(weights[shown.items])
-    return Round(shown, first, upload, regret, seen.examined)
-
-
-def click_list(
-    environment: Environment, round_: int, items: NDArray[np.intp], weights: NDArray[np.float64]
-) -> tuple[tuple[int, ...], Callable[[NDArray[np.float64]], float]]:
-    """Return the clicked positions of a list, and the function that computes the probability of a click."""
-    attracted = environment.attracted(round_, items, weights)
-    behaviour = getattr(environment, "behaviour", None)
+    attracted = environment.attracted(round_, items, weights[items])
+    behaviour, expect = (getattr(environment, name, None) for name in ("behaviour", "expected_rewards"))
+    values = None if expect is None else expect(round_, user, features)
     if behaviour is not None:
-        return behaviour.click(environment.seed, round_, attracted, weights), behaviour.compute_reward  # type: ignore[attr-defined]
+        clicks = behaviour.click(environment.seed, round_, attracted, weights[items])  # type: ignore[attr-defined]
+        return examine(items.size, clicks), weights, lambda chosen: behaviour.compute_reward(weights[chosen])
     click = find_first_click(attracted)
-    return (() if click is None else (click,)), compute_expected_reward
+    if values is None:
+        return follow_cascade(items.size, click), weights, lambda chosen: compute_expected_reward(weights[chosen])
+    clicked = [] if click is None else [int(items[click])]
+    rewards = [environment.draw_reward(round_, item, float(values[item])) for item in clicked]  # type: ignore[attr-defined]
+    seen = examine(items.size, [] if click is None else [click], reward=rewards or None)
+    return seen, weights * values, lambda chosen: compute_expected_value(weights[chosen], values[chosen])

@@ -1,12 +1,13 @@
 """The scenario of a run as one value, and its preparation before the first round."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypedDict
 
 import numpy as np
 
-from fedcascade.checks import require, require_integer
+from fedcascade.checks import NONNEGATIVE, require, require_integer
 from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.environment import Environment
 from fedcascade.federation.policies import Policy
@@ -15,6 +16,7 @@ from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.exploration import Explorer
 from fedcascade.learning.log_sums import LogSums
 from fedcascade.learning.oracles import Oracle, TopK
+from fedcascade.numerics import streams
 from fedcascade.simulation.trace import Recorder
 
 Progress = Callable[[int], None]  # called from time to time with the number of rounds done
@@ -26,6 +28,39 @@ class ScenarioOptions(TypedDict, total=False):
     checkpoints: int
     keep_lists: bool
     warm: LogSums | None
+    delay: "Delay"
+    batch: int
+
+
+@dataclass(frozen=True)
+class Delay:
+    """Rounds between a list and its feedback: from ``least`` to ``most``, all equally likely, plus exponential ones.
+
+    >>> Delay.parse("100"), Delay.parse("0-200").most, Delay.parse("exp:50").mean
+    (Delay(least=100, most=100, mean=0.0), 200, 50.0)
+    """
+
+    least: int = 0
+    most: int = 0
+    mean: float = 0.0  # of the exponential part
+
+    @classmethod
+    def parse(cls, text: str) -> "Delay":
+        """Read a number of rounds, a range such as 0-200, or exp:MEAN."""
+        try:
+            if text.startswith("exp:"):
+                return cls(mean=NONNEGATIVE.parse("delay", text.removeprefix("exp:")))
+            least, _, most = text.partition("-")
+            found = cls(int(least), int(most or least))
+            require(0 <= found.least <= found.most, text)
+        except ValueError:
+            raise ValueError(f"delay must be rounds, a range like 0-200 or exp:MEAN, got '{text}'") from None
+        return found
+
+    def draw(self, seed: int, round_: int) -> int:
+        """Draw the delay of the feedback of a round."""
+        even, other = (float(streams.uniform(seed, streams.DELAY, round_, index)) for index in range(2))
+        return self.least + int(even * (self.most - self.least + 1)) + int(-self.mean * math.log1p(-other))
 
 
 @dataclass(frozen=True)
@@ -39,6 +74,13 @@ class Scenario:
     checkpoints: int = 10  # number of evenly spaced rounds with recorded totals
     keep_lists: bool = False  # record every list, in memory proportional to the rounds
     warm: LogSums | None = None  # data of each user from a log, for a warm start
+    delay: Delay = Delay()
+    batch: int = 1  # feedback arrives after every so many rounds
+
+    @property
+    def is_late(self) -> bool:
+        """True if feedback comes after its round."""
+        return self.delay != Delay() or self.batch > 1
 
     @property
     def clustered(self) -> Clustered:
@@ -88,6 +130,7 @@ def prepare_simulation(scenario: Scenario) -> Simulation:
     """Check that the parts of a scenario fit together; build its server and recorder."""
     environment, oracle = scenario.environment, scenario.oracle
     require_integer("rounds", scenario.rounds)
+    require_integer("batch", scenario.batch)
     users, d, most = environment.users, environment.dimension, environment.most_items
     require(oracle.length <= most, f"list length must be <= items ({most}), got {oracle.length}")
     problem = ProblemSize(users=users, dimension=d, list_length=oracle.length, rounds=scenario.rounds)

@@ -29,7 +29,7 @@ class Checkpoint:
 
     round: int
     regret: float
-    reward: int
+    reward: float  # a whole number unless the environment has values
     communications: int
     clustering_error: float
 
@@ -54,6 +54,7 @@ class Trace:
     lists: Lists | None = field(default=None, compare=False, repr=False)
     propensities: NDArray[np.float64] | None = field(default=None, compare=False, repr=False)
     user_records: tuple[UserRecord, ...] = field(default=(), repr=False)
+    clicked: int = 0
 
     def __repr__(self) -> str:
         totals = f"regret={self.regret:.1f}, exchanges={self.communications()}, groups={self.clusters}"
@@ -65,8 +66,8 @@ class Trace:
         return self.curve[-1].regret
 
     @property
-    def reward(self) -> int:
-        """Number of clicked lists."""
+    def reward(self) -> float:
+        """Sum of the rewards of lists: without values, the number of lists with a click, which is ``clicked``."""
         return self.curve[-1].reward
 
     @property
@@ -107,7 +108,8 @@ class Trace:
 class Round:
     """A played round: the list, the clicked position and the upload, if any.
 
-    ``regret`` is expected regret, from the true weights; ``examined`` is the number of examined positions.
+    ``regret`` is expected regret, from the true weights, and ``examined`` counts examined positions. ``reward`` is
+    that of the clicks, or None if it is 1 after a click.
     """
 
     shown: ShownList
@@ -115,6 +117,7 @@ class Round:
     upload: Upload | None
     regret: float
     examined: int
+    reward: float | None = None
 
 
 def compute_clustering_error(partition: ArrayLike, truth: ArrayLike) -> float:
@@ -160,7 +163,8 @@ class Recorder:
         self.population = population
         self.regret_by_user = None if population is None else RegretByUser(population.history.user_roles)
         self.regret = 0.0
-        self.reward = self.observations = 0
+        self.reward: float = 0
+        self.clicked = self.observations = 0
         self.curve: list[Checkpoint] = []
         self.ledger = ExchangeLedger()
         self.lists = np.full((rounds, list_length), -1, np.int32) if list_length else None
@@ -186,6 +190,7 @@ class Recorder:
             regret = self.regret_by_user.record(users, regret)
             clicked = clicked & self.regret_by_user.is_honest[users]
         self.regret = sum_in_order(self.regret, regret)
+        self.clicked += int(clicked.sum())
         self.reward += int(clicked.sum())
         self.observations += int(examined.sum())
         if self.lists is not None:
@@ -201,7 +206,8 @@ class Recorder:
             regret = float(self.regret_by_user.record(np.array([user]), np.array([regret]))[0])
             has_click = has_click and bool(self.regret_by_user.is_honest[user])
         self.regret += regret
-        self.reward += has_click
+        self.clicked += has_click
+        self.reward += has_click if played.reward is None else has_click * played.reward
         self.observations += played.examined
         if self.lists is not None:
             self.lists[round_ - 1, : shown.items.size] = shown.items
@@ -248,6 +254,7 @@ class Recorder:
             lists=self.lists,
             propensities=self.propensities,
             user_records=() if self.regret_by_user is None else self.regret_by_user.build_records(),
+            clicked=self.clicked,
         )
 
 
@@ -258,7 +265,7 @@ def summarise(trace: Trace, *, seed: int) -> dict[str, Any]:
         "policy": trace.policy,
         "engine": trace.engine,
         "seed": seed,
-        **{name: getattr(trace, name) for name in ("rounds", "regret", "reward", "observations")},
+        **{name: getattr(trace, name) for name in ("rounds", "regret", "reward", "clicked", "observations")},
         "communications": {"total": trace.communications(), **_count_by_cause(trace)},
         "bytes": dict(zip(("up", "down"), trace.ledger.sum_bytes(), strict=True)),
         **{name: getattr(trace, name) for name in ("clusters", "clustering_error", "seconds")},

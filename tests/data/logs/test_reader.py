@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import tracemalloc
 from pathlib import Path
 
@@ -325,3 +326,47 @@ def test_events_without_requests_are_lists_of_one_item(tmp_path: Path) -> None:
     log = read_log(path)
     assert log.read().clicks.tolist() == [[True], [False]]
     assert list(log.items) == ["5", "9"]
+
+
+REWARDED = (
+    "user,items,clicks,reward\nann,tea cake milk,1,0.25\nbob,milk cake,,\n"
+    "ann,cake tea,0 1,0.5\nbob,tea milk,0 1,0.1 0.9\nann,tea,0,\n"
+)
+
+
+def test_rewards_are_read_for_each_click_or_shared_and_written(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(REWARDED, encoding="utf-8")
+    [batch] = read_log(path).batches()
+    expected = [[0, 0.25, 0], [0, 0, 0], [0.25, 0.25, 0], [0.1, 0.9, 0], [1, 0, 0]]
+    assert batch.values.tolist() == expected
+    for ending in (".parquet", ".csv", ".jsonl"):
+        write_log(tmp_path / f"again{ending}", batch)
+        [again] = read_log(tmp_path / f"again{ending}").batches()
+        assert again.values.tolist() == expected
+
+
+def test_a_log_without_rewards_has_none(plain: Path) -> None:
+    batch = next(read_log(plain).batches())
+    assert batch.rewards is None
+    np.testing.assert_array_equal(batch.values, batch.clicks)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("ann,tea cake,1,1.5", "must hold numbers in [0, 1], got 1.5"),
+        ("ann,tea cake,1,-0.1", "must hold numbers in [0, 1], got -0.1"),
+        ("ann,tea cake,1,nan", "must hold numbers in [0, 1], got nan"),
+        ("ann,tea cake,0 1,0.5 nan", "must hold numbers in [0, 1], got 0.5 nan"),
+        ("ann,tea cake,1,much", "must hold numbers in [0, 1], got much"),
+        ("ann,tea cake,1,0.1 0.2", "must hold one number for all clicks of a list, or one for each, got 0.1 0.2"),
+        ("ann,tea cake,,0.5", "must be 0 or empty without a click, got 0.5"),
+    ],
+)
+def test_bad_rewards_are_refused_in_one_line(tmp_path: Path, row: str, words: str) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(f"{REWARDED}{row}\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=re.escape(f"row 6, column rewards: {words}")) as caught:
+        list(read_log(path).batches())
+    assert "\n" not in str(caught.value)

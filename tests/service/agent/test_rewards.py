@@ -53,12 +53,15 @@ def read_held(agent: RemoteAgent) -> tuple[list[float], int, float]:
     return held.moment.tolist(), held.clicks, held.reward
 
 
-def test_a_reward_reaches_the_server(agent: RemoteAgent) -> None:
+def test_a_reward_reaches_the_server(running: RunningService, agent: RemoteAgent) -> None:
     for reward in (0.25, None, 0.5):
         shown = agent.recommend(np.eye(D), 1)
         agent.feedback(shown, 0, reward=reward)
     moment, clicks, reward = read_held(agent)
     assert (sum(moment), clicks, reward) == (1.75, 3, 1.75)
+    text = running.transport.send("GET", "/metrics", b"", {}).content.decode()
+    assert "fedcascade_click_rate 1.0\n" in text
+    assert "fedcascade_reward 0.58\n" in text
 
 
 def test_a_late_reward_replaces_the_expected_one(agent: RemoteAgent) -> None:

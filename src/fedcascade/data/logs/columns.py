@@ -16,6 +16,7 @@ USUAL: Mapping[str, tuple[str, ...]] = {
     "user": ("user", "user_id", "userId", "uid", "session_id", "session"),
     "items": ("items", "list", "slate", "item_ids", "impressions", "ranking"),
     "clicks": ("clicks", "click", "clicked", "click_position", "click_positions", "click_idx"),
+    "rewards": ("rewards", "reward"),
     "looked": ("looked", "examined", "looked_at", "scroll_length"),
     "propensity": ("propensity", "pscore", "list_propensity"),
     "propensities": ("propensities", "position_propensities", "pscores"),
@@ -28,6 +29,7 @@ TYPES: Mapping[str, pl.DataType] = {
     "user": pl.String(),
     "items": pl.List(pl.String()),
     "clicks": pl.List(pl.Int64()),
+    "rewards": pl.List(pl.Float64()),
     "looked": pl.Int64(),
     "propensity": pl.Float64(),
     "propensities": pl.List(pl.Float64()),
@@ -38,7 +40,8 @@ TYPES: Mapping[str, pl.DataType] = {
 ELEMENT = r""""[^"]*"|'[^']*'|[^\s,;|\[\]()'"]+"""
 QUOTES, QUOTED = "'\"", '"[^"]*"'
 NAMED_LISTS = ("items", "offered")  # in text, split at bars alone if any cell of the column has one: names hold spaces
-NO_CLICK = ("", "none", "null", "nan", "na", "-", "-1", "[]")
+# Cells that mean no click, and no reward.
+EMPTY = {"clicks": ("", "none", "null", "nan", "na", "-", "-1", "[]"), "rewards": ("", "none", "null", "[]")}
 
 
 def find_log_columns(names: Sequence[str], chosen: Mapping[str, str], path: object) -> dict[str, str]:
@@ -73,7 +76,7 @@ def convert_column(role: str, kind: pl.DataType, *, has_bars: bool = False) -> p
         parts = column.str.strip_chars(" []()").str.split("|").list.eval(pl.element().str.strip_chars(' "'))
         return parts.list.eval(pl.when(pl.element() != "").then(pl.element()))
     if isinstance(wanted, pl.List):
-        return _convert_lists(column, kind, wanted, is_clicks=role == "clicks")
+        return _convert_lists(column, kind, wanted, EMPTY.get(role))
     if role == "time" and kind == pl.String:
         as_number = column.str.strip_chars().cast(pl.Float64, strict=False)
         as_date = column.str.strip_chars().str.to_datetime(strict=False, time_unit="us", time_zone="UTC", format=None)
@@ -88,22 +91,23 @@ def convert_column(role: str, kind: pl.DataType, *, has_bars: bool = False) -> p
     return column.cast(wanted, strict=False)
 
 
-def _convert_lists(column: pl.Expr, kind: pl.DataType, wanted: pl.List, *, is_clicks: bool) -> pl.Expr:
+def _convert_lists(column: pl.Expr, kind: pl.DataType, wanted: pl.List, blank: Sequence[str] | None) -> pl.Expr:
+    """Convert lists; a missing one, or one of the ``blank`` texts, is empty, unless these are None."""
     empty = pl.lit([], dtype=wanted)
     if isinstance(kind, pl.List | pl.Array):
         inner = kind.inner
         if isinstance(inner, pl.List | pl.Array):  # features: one list per item
             column = column.list.eval(pl.element().explode()) if isinstance(kind, pl.List) else column.arr.explode()
         lists = column.cast(wanted, strict=False)
-        return pl.when(column.is_null()).then(empty).otherwise(lists) if is_clicks else lists
+        return lists if blank is None else pl.when(column.is_null()).then(empty).otherwise(lists)
     if kind.is_float():  # pandas stores whole numbers as floats if some are missing
         is_whole = column.round() == column
         column = pl.when(is_whole).then(column.cast(pl.Int64, strict=False).cast(pl.String)).otherwise(column)
     text = column.cast(pl.String).str.strip_chars()
     elements = text.str.extract_all(ELEMENT).list.eval(pl.element().str.strip_chars(QUOTES))
     lists = elements.cast(wanted, strict=False)
-    if is_clicks:  # an empty cell means no click
-        return pl.when(text.is_null() | text.str.to_lowercase().is_in(NO_CLICK)).then(empty).otherwise(lists)
+    if blank is not None:
+        return pl.when(text.is_null() | text.str.to_lowercase().is_in(blank)).then(empty).otherwise(lists)
     return pl.when(text.is_not_null() & (text != "")).then(lists)
 
 
@@ -171,6 +175,8 @@ def _list_rules(columns: list[str], allowed: Iterable[str] | None) -> Iterator[R
     yield Rule("clicks", _has_null("clicks"), "must hold positions, whole numbers counted from 0")
     outside = (pl.col("clicks").list.len() > 0) & ((lowest < 0) | (highest >= length))
     yield Rule("clicks", outside, "must hold positions of the list, counted from 0")
+    if "rewards" in columns:
+        yield from _list_reward_rules(pl.col("rewards"), pl.col("clicks").list.len())
     if "time" in columns:
         yield Rule("time", pl.col("time").is_null() | ~pl.col("time").is_finite(), "must be a number or a date")
     if "looked" in columns:
@@ -203,6 +209,17 @@ def _list_rules(columns: list[str], allowed: Iterable[str] | None) -> Iterator[R
         size = pl.col("features").list.len()
         yield Rule("features", (size == 0) | (size % items != 0), "must hold equally many numbers for each item")
         yield Rule("features", _has_null("features"), "must hold only numbers")
+
+
+def _list_reward_rules(rewards: pl.Expr, clicks: pl.Expr) -> Iterator[Rule]:
+    count, least, most = rewards.list.len(), rewards.list.min(), rewards.list.max()
+    wrong = (clicks > 0) & (count > 1) & (count != clicks)
+    yield Rule("rewards", wrong, "must hold one number for all clicks of a list, or one for each")
+    is_share = (least >= 0) & (most <= 1) & ~rewards.list.eval(pl.element().is_nan()).list.any()
+    outside = (count > 0) & (_has_null("rewards") | ~is_share.fill_null(value=False))
+    yield Rule("rewards", (clicks > 0) & outside, "must hold numbers in [0, 1]")
+    stray = (clicks == 0) & (most > 0).fill_null(value=False) & ~most.is_nan().fill_null(value=True)
+    yield Rule("rewards", stray, "must be 0 or empty without a click")
 
 
 def _has_null(column: str) -> pl.Expr:

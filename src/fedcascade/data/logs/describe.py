@@ -12,6 +12,7 @@ from fedcascade.learning.click_log import MISSING, ClickLog
 def describe_log(log: Log) -> dict[str, Any]:
     """Return counts, click rates by position, propensities, features and possible uses."""
     lists = clicked = several = 0
+    reward = 0.0
     shown, clicks = np.zeros(0, np.int64), np.zeros(0, np.int64)
     lengths: set[int] = set()
     times: list[float] = []
@@ -21,6 +22,7 @@ def describe_log(log: Log) -> dict[str, Any]:
     for batch in log.batches():
         lists += len(batch)
         clicked += int(batch.clicks.any(axis=1).sum())
+        reward += float(batch.values.sum())
         several += int((batch.clicks.sum(axis=1) > 1).sum())
         shown, clicks = _add(shown, (batch.items != MISSING).sum(axis=0)), _add(clicks, batch.clicks.sum(axis=0))
         lengths |= set(np.unique(batch.lengths).tolist())
@@ -40,6 +42,7 @@ def describe_log(log: Log) -> dict[str, Any]:
         "lengths": [min(lengths), max(lengths)],
         "clicked": clicked / lists,
         "several_clicks": several / lists,
+        "reward": reward / lists if "rewards" in log.columns else None,
         "repeated_rows": lists - np.unique(np.concatenate(digests)).size,
         "positions": [
             {"position": place, "shown": int(count), "clicked": float(hits / count)}

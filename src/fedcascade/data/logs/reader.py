@@ -182,6 +182,8 @@ class Log:
             "items": items,
             "clicks": _mark_clicks(frame["clicks"], items.shape),
         }
+        if "rewards" in frame.columns:
+            columns["rewards"] = _place_rewards(frame["clicks"], frame["rewards"], items.shape)
         if "time" in frame.columns:
             columns["times"] = frame["time"].to_numpy()
         if "looked" in frame.columns:
@@ -362,3 +364,14 @@ def _mark_clicks(clicks: pl.Series, shape: tuple[int, ...]) -> NDArray[np.bool_]
     rows = np.repeat(np.arange(shape[0]), counts)
     marks[rows, clicks.explode().drop_nulls().to_numpy()] = True
     return marks
+
+
+def _place_rewards(clicks: pl.Series, rewards: pl.Series, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Return the reward of each position: that of its click, an equal part of the list's, or 1 if none is given."""
+    placed = np.zeros(shape)
+    pairs = zip(clicks.to_list(), rewards.to_list(), strict=True)
+    for row, (positions, values) in enumerate(pairs):
+        if positions:
+            shared = [value / len(positions) for value in values] if len(values) == 1 else values or 1.0
+            placed[row, positions] = shared
+    return placed

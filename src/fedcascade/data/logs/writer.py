@@ -83,6 +83,8 @@ def to_frame(log: ClickLog, *, users: Iterable[str] | None = None, items: Iterab
     columns["items"] = _name_lists(log.items, items)
     positions = np.broadcast_to(np.arange(log.items.shape[1]), log.items.shape)
     columns["clicks"] = _make_lists(positions, log.clicks)
+    if log.rewards is not None:
+        columns["rewards"] = _make_lists(log.rewards, log.clicks)
     if log.looked is not None:
         columns["looked"] = pl.Series(log.looked).replace(MISSING, None)
     if log.propensity is not None:

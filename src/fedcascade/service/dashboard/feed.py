@@ -263,6 +263,7 @@ class Dashboard:
             "joined": self.service.joined,
             "left": self.service.left,
             "resets": 0 if state is None else state.resets,
+            "rates": (0.0, 0.0) if state is None else state.reward_rates,
             "clock": self.service.clock.now(),
             "demo": None if self.demo is None else self.demo.describe_progress(),
         }

@@ -106,6 +106,8 @@ class Service:
                 "Largest share of a group's observations held by an agent with abnormally many; 0 if none has.",
                 lambda: max((outsized.share for outsized in self.find_outsized_agents()), default=0.0),
             ),
+            "click_rate": ("Clicks per list, to 2 digits.", lambda: (read("reward_rates") or (0.0, 0.0))[0]),
+            "reward": ("Rewards of clicks per list, to 2 digits.", lambda: (read("reward_rates") or (0.0, 0.0))[1]),
             "fullest": ("Share of the observations that an agent may upload.", lambda: read("fullest")),
             "resets_total": ("Uploads that replaced earlier ones.", lambda: read("resets")),
             "joined_total": ("Agents enrolled by this server since it started.", lambda: self.joined),

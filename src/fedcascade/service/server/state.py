@@ -63,6 +63,15 @@ class ServerState:
         """Observations of the largest agent, as a share of the most that one may upload."""
         return 0.0 if self.server is None else float(self.server.holdings.count.max()) / LARGEST_TOTAL
 
+    @property
+    def reward_rates(self) -> tuple[float, float]:
+        """Clicks and rewards per list in the uploads of all agents, to 2 digits: no single upload shows."""
+        if self.server is None or not self.server.rounds:
+            return 0.0, 0.0
+        held = self.server.holdings
+        clicks, rounds = float(held.clicks.sum()), self.server.rounds
+        return round(clicks / rounds, 2), round((clicks - float(held.shortfall.sum())) / rounds, 2)
+
     def list_agents(self) -> tuple[Integers, Integers, Integers]:
         """Return numbers, labels and observation counts of the agents, by place."""
         if self.server is None:

@@ -153,6 +153,10 @@ def _list_unsupported(scenario: Scenario) -> Iterator[str]:
         ("trust", "TRUSTS", TRUSTS, policy.trust),
         ("change detection", "DETECTIONS", DETECTIONS, policy.changes),
     ]
+    if getattr(scenario.environment, "value_thetas", None) is not None:
+        yield "values of clicks in the environment"
+    if scenario.is_late:
+        yield "late feedback"
     if _needs_beta_terms(policy):
         parts.append(("confidence", "CONFIDENCES", CONFIDENCES, policy.confidence))
     for kind, name, table, part in parts:

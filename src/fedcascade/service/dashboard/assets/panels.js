@@ -40,7 +40,7 @@ function drawNumbers(state) {
     ["Clusters", hasNoGroups(state) ? "None" : formatNumber(countGroups(state)), describeGroups(state)],
     ["Agents", formatNumber(state.members), `of ${formatNumber(state.enrolled)} enrolled`],
     ["Exchanges", formatNumber(state.uploads), recent === null ? "" : `${formatNumber(recent.rate, recent.rate < 10 ? 1 : 0)}/s in the last ${formatAge(recent.window)}`],
-    ["Reward", state.rounds ? formatPercent(state.clicks / state.rounds) : "–", `of ${formatNumber(state.rounds)} lists were clicked`],
+    ["Reward", ...describeReward(state)],
     ["Staleness", !state.members ? "–" : quiet === null ? computeRecentShare(state.ages) : formatAge(quiet), quiet === null ? "exchanged in the last 5 min" : "median since last exchange"],
     ["Refused", formatNumber(refusals), refusals ? "uploads, by reason below" : "all uploads were valid"],
   ];
@@ -52,6 +52,13 @@ function drawNumbers(state) {
 }
 
 const computeRecentShare = (ages) => formatPercent((ages[0] + ages[1] + ages[2]) / Math.max(1, ages.reduce((sum, value) => sum + value, 0)), 0);
+
+// Clicks that have values are worth less than their number.
+function describeReward({ rounds, clicks, health }) {
+  const [clickRate, reward] = health?.rates ?? [0, 0], share = rounds ? formatPercent(clicks / rounds) : "–";
+  if (reward === clickRate) return [share, `of ${formatNumber(rounds)} lists were clicked`];
+  return [formatNumber(reward, 2), `per list; ${share} of ${formatNumber(rounds)} lists were clicked`];
+}
 
 function describeGroups(state) {
   if (hasNoGroups(state)) return "one population, no groups yet";

@@ -5,7 +5,7 @@ from pathlib import Path
 from fedcascade.cli.terminal import name_part
 from fedcascade.constants import ConstantDescription
 from fedcascade.federation.claims import TABLE_1
-from fedcascade.federation.policies import POLICIES, Formula, Order, Policy
+from fedcascade.federation.policies import BASELINES, POLICIES, Formula, Order, Policy
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "reference-policies.md"
@@ -45,6 +45,8 @@ agent weighs that prior by the marginal likelihood of its own clicks. [How it wo
     "fedind": "Every agent learns alone and never uploads: the baseline for what sharing is worth.",
     "force-comm": "The paper's policy with an exchange at an agent's 1st, 2nd, 4th... arrival instead of random ones.",
     "no-auxiliary": "The paper's policy without random exchanges.",
+    "popularity": """A baseline for environments with a catalogue, which only simulations can play: it learns online
+which items all users click most, as `oful` would with one feature per item, and shows the same to all.""",
     "known-clusters": "An upper baseline for simulations: the server knows the true clusters.",
 }
 
@@ -82,7 +84,7 @@ The sections below list values that differ from these.
 def render_page() -> str:
     """Render the whole page."""
     parts = [HEAD, render_claims_table(), render_parts_table(), COUNTING, CONSTANTS, render_shared()]
-    return "\n".join([*parts, *map(render_section, POLICIES.values())])
+    return "\n".join([*parts, *map(render_section, [*POLICIES.values(), *BASELINES.values()])])
 
 
 def render_shared() -> str:

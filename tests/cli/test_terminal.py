@@ -160,7 +160,7 @@ def test_results_of_long_runs_fit(capsys: pytest.CaptureFixture[str]) -> None:
 def test_summaries_of_an_experiment_fit(capsys: pytest.CaptureFixture[str]) -> None:
     regret, exchanges, error = Interval(147_233.4, 1_233.0, 10), Interval(300_000.0, 14_000.0, 10), Interval(1, 0.5, 10)
     labels = [f"{name} beta=10.5 alpha_c=40.0" for name in POLICIES]
-    rows = [PolicySummary("plan", world, label, regret, exchanges, error)
+    rows = [PolicySummary("plan", world, label, regret, exchanges, error, exchanges)
             for world in ("lifted, one of 20, 20 of 1", "Gaussian, Zipf arrivals") for label in labels]  # fmt: skip
     terminal.show(*terminal.make_summary_tables(rows))
     assert_whole([*POLICIES, "147,233"], assert_fits(capsys.readouterr().out))

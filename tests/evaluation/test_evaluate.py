@@ -138,3 +138,15 @@ def test_rewards_change_what_is_learned_and_not_the_model_of_clicks(files: tuple
     frozen = [POLICIES["oful"].with_beta(0.0)]
     one, other = (fedcascade.evaluate(log, frozen, TopK(length=2), items=files[1]) for log in (plain, halved))
     assert repr(one) == repr(other)  # the same order of items, and the same clicks
+
+
+def test_exposure_counts_what_a_policy_would_show() -> None:
+    rows = 40
+    log = {"user": ["a", "b"] * rows, "items": [["tea", "milk"], ["cake", "tea"]] * rows, "clicks": [[0], []] * rows}
+    table = {"item": ["tea", "milk", "cake", "never"], "warm": [0.9, 0.1, 0.0, -0.9], "white": [0.0, 0.9, 0.3, 0.0]}
+    greedy = fedcascade.POLICIES["oful"].with_beta(0.0)
+    found = evaluate(log, [greedy], items=table, options=EvaluationOptions(resamples=10))
+    assert found.exposures["logged"].shown.tolist() == [rows, rows // 2, rows // 2, 0]
+    ours = found.exposures["oful"].shown
+    assert ours.sum() == 2 * rows
+    assert ours[0] == rows  # the one that is clicked, in every list

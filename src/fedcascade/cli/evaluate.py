@@ -48,7 +48,8 @@ def evaluate(
         write_report(report, str(file), found)
     if json_:
         tables = {name: [asdict(row) for row in getattr(found, name)] for name in ("estimates", "differences")}
-        terminal.print_json(tables | {"refused": found.refusals, "advice": found.advice})
+        shown_items = {name: exposure.describe() for name, exposure in found.exposures.items()}
+        terminal.print_json(tables | {"refused": found.refusals, "advice": found.advice, "exposures": shown_items})
         return
     header = evaluation.HEADER
     lines = [estimate.format() for estimate in found.estimates]
@@ -57,6 +58,9 @@ def evaluate(
         chosen = [row.format() for row in found.differences if row.estimator == found.believed]
         columns = (f"difference by {found.believed}", "per list", "95% interval")
         shown.append(terminal.make_table("differences, paired by user", columns, chosen, right=columns[1:]))
+    if found.exposures:
+        counts = [(name, *exposure.format()) for name, exposure in found.exposures.items()]
+        shown.append(terminal.make_exposure_table(counts))
     terminal.show(*shown)
     print(found.advice)
     for name, reason in found.refusals.items():

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from cyclopts import Parameter
 from rich.table import Table
 
@@ -15,7 +16,7 @@ from fedcascade.cli.constants import ConstantOptions
 from fedcascade.cli.options import EnvironmentOptions, Json, OracleFlags, Whole, option
 from fedcascade.cli.progress import add_bar, announce_compiling, show_progress_bars
 from fedcascade.environments.environment import Environment
-from fedcascade.federation.policies import DEFAULT_POLICY, Policy
+from fedcascade.federation.policies import BASELINES, DEFAULT_POLICY, Policy
 from fedcascade.learning.oracles import Oracle
 from fedcascade.simulation.trace import Trace, choose_baseline, compare_traces, summarise
 
@@ -60,7 +61,7 @@ def run(
         list[str],
         option(
             "Policies to run (see 'fedcascade policies'), as a,b. All play the same rounds. "
-            f"[default: {','.join(COMPARED)}]",
+            f"[default: {','.join(COMPARED)}, and popularity with ratings]",
             show_default=False,
         ),
     ] = COMPARED,
@@ -75,8 +76,10 @@ def run(
     """Simulate policies in an environment, synthetic or made from ratings, and compare them."""
     require_integer("rounds", rounds)
     require_integer("seeds", seeds := engine_flags.seeds)
-    policies = constant_options.select_policies([name for text in policy for name in text.split(",")])
     environment, chooser = environment_options.build(), oracle_flags.build()
+    if policy == COMPARED and getattr(environment, "catalogue", np.zeros((1, 0))).shape[1]:
+        policy = [*COMPARED, *BASELINES]
+    policies = constant_options.select_policies([name for text in policy for name in text.split(",")])
     if log is not None:  # before hours of rounds
         from fedcascade.data.logs.writer import check_log_path
         from fedcascade.evaluation.simulated import write_simulated_log
@@ -104,12 +107,16 @@ def run(
 def list_tables(policies: Sequence[Policy], traces: Mapping[str, Sequence[Trace]]) -> Iterator[Table | str]:
     """Yield the tables of the runs, and sentences that explain them."""
     betas = [str(policy.constants().get("beta", "")) for policy in policies]
-    runs = len(traces[policies[0].name])
+    runs, baseline = len(traces[policies[0].name]), choose_baseline(list(traces))
+    compared = compare_traces(traces, baseline)
     if runs > 1:
-        baseline = choose_baseline(list(traces))
-        yield terminal.make_comparison_table(compare_traces(traces, baseline), betas, baseline)
+        yield terminal.make_comparison_table(compared, betas, baseline)
     else:
         yield terminal.make_results_table([summarise(run, seed=0) for [run] in traces.values()], betas)
+    if compared[0].coverage is not None:
+        means = [(each.label, each.coverage, each.gini) for each in compared]
+        yield terminal.make_exposure_table([(label, f"{share.mean:.0%}", f"{gini.mean:.2f}")
+                                            for label, share, gini in means if share and gini])  # fmt: skip
     yield terminal.explain_results(traces, runs)
     if differences := terminal.describe_differences(policies):
         yield differences

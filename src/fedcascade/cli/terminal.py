@@ -97,14 +97,19 @@ def make_comparison_table(compared: Sequence["ComparedPolicy"], betas: Sequence[
     """Make a table of means over runs ± half of their 95% intervals, and of paired differences."""
     from fedcascade.intervals import format_mean
 
-    numbers = ("beta", "regret", f"minus {baseline}'s", "exchanges", "clustering error")
+    numbers = ("beta", "regret", f"minus {baseline}'s", "clicks", "exchanges", "error")
     rows = []
     for each, beta in zip(compared, betas, strict=True):
-        totals = (format_mean(each.exchanges), format_mean(each.clustering_error, "%"))
+        totals = (format_mean(each.clicks), f"{each.exchanges.mean:,.0f}", f"{each.clustering_error.mean:.0%}")
         difference = format_mean(each.difference) if each.label != baseline else ""
         rows.append((each.label, beta, format_mean(each.regret), difference, *totals))
-    title = f"{compared[0].regret.runs} runs of each policy: mean ± half of its 95% interval"
+    title = f"{compared[0].regret.runs} runs of each policy: mean ± half of its 95% interval; 'error' is of clustering"
     return make_table(title, ("policy", *numbers), rows, numbers)
+
+
+def make_exposure_table(rows: Sequence[Sequence[str]]) -> Table:
+    """Make a table of each policy's share of the catalogue that was shown, and the Gini coefficient of the counts."""
+    return make_table("exposure of items", ("policy", "shown", "Gini"), rows, ("shown", "Gini"))
 
 
 def explain_results(names: Collection[str], runs: int) -> str:
@@ -115,6 +120,8 @@ def explain_results(names: Collection[str], runs: int) -> str:
     if "fedc3ucb-h" in names:
         words = "fedc3ucb-h is the paper's policy; its beta of 10.5 is made for a million rounds"
         sentences += [f"{words}: --beta 0.7 sets all alike, 'fedcascade reproduce' makes the paper's own comparison."]
+    if "popularity" in names:
+        sentences += ["popularity learns which items all users click most, and shows the same to all."]
     if "known-clusters" in names:
         sentences += ["known-clusters knows the true clusters, which are unknown in practice."]
     return " ".join(sentences)

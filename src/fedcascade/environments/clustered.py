@@ -114,6 +114,11 @@ class Clustered:
         draws.draw_items_into(self.seed, round_, columns, self.lifted, self.catalogue, _get_word_buffer())
         return columns.T
 
+    def item_numbers(self, round_: int) -> NDArray[np.int64]:
+        """Return the place in the catalogue of each item on offer."""
+        sizes = self.catalogue.shape[1], self.count_items(round_)
+        return streams.sample_indices(self.seed, streams.ITEMS, np.uint64(round_), *sizes)
+
     def count_items(self, round_: int) -> int:
         return int(draws.count_items(self.seed, round_, self.fewest_items, self.most_items))
 

@@ -109,6 +109,17 @@ def draw_catalogue_items_into(seed: Integer, round_: Integer, out: Features, cat
     out[:, drawn:] = _ZERO
 
 
+@jit
+def count_shown(seed: Integer, first: Integer, lists: NDArray[np.int32], most: int, shown: NDArray[np.int64]) -> None:
+    """Add the catalogue items of lists to ``shown``; a row of ``lists`` has the places of items on offer, or -1."""
+    for i in range(lists.shape[0]):
+        round_ = np.uint64(first) + np.uint64(i)
+        order = streams.sample_indices(seed, streams.ITEMS, round_, shown.size, most)
+        for item in lists[i]:
+            if item >= 0:
+                shown[order[item]] += 1
+
+
 @jit_inline
 def draw_items_into(
     seed: Integer, round_: Integer, out: Features, lifted: bool, catalogue: Features, buffer: WordBuffer

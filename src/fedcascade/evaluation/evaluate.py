@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from fedcascade.evaluation.fit import FrozenPolicy, fit_attraction, freeze_polic
 from fedcascade.evaluation.rating import rate_log
 from fedcascade.federation.policies import DEFAULT_POLICY, Policy, get_policy
 from fedcascade.learning.click_log import MISSING, ClickLog
+from fedcascade.learning.exposure import Exposure
 from fedcascade.learning.log_sums import LogSums
 from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.numerics.jit import jit
@@ -108,6 +109,7 @@ class Evaluation:
     estimates: tuple[Estimate, ...]
     refusals: dict[str, str]
     differences: tuple[Difference, ...] = ()
+    exposures: dict[str, Exposure] = field(default_factory=dict)  # by policy, for a log with a table of items
 
     @property
     def believed(self) -> str | None:
@@ -242,6 +244,7 @@ def evaluate_frozen(
     require(len(set(names)) == len(names), f"policies must have different names, got {', '.join(names)}")
     seed = np.uint64(options.seed)
     totals: dict[str, Totals] = {}
+    shown = {name: Exposure(np.zeros(0 if table is None else len(table), np.int64)) for name in (LOGGED, *names)}
     refusals: dict[str, str] = {}
     for first, batch in batches:
         if not totals:
@@ -255,11 +258,20 @@ def evaluate_frozen(
             ratings = rate_log(policy, model, batch, table, folds=folds, first_row=first, threads=options.threads)
             evidence = gather_evidence(batch, ratings, draws, reward=options.reward)
             totals[policy.name].add(batch.users, evidence)
+            shown[policy.name].add(find_items(batch, ratings.chosen))
+        shown[LOGGED].add(batch.items)
         totals[LOGGED].add(batch.users, evidence)
         if progress is not None:
             progress(first + len(batch))
     require(len(totals) > 0, "no list of the log is left to evaluate: lower the share for learning")
-    return summarise(totals, refusals, options)
+    return replace(summarise(totals, refusals, options), exposures={} if table is None else shown)
+
+
+def find_items(log: ClickLog, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the numbers of items from their places among those on offer, in each row."""
+    if log.offered is None:
+        return places
+    return np.where(places == MISSING, MISSING, np.take_along_axis(log.offered, np.maximum(places, 0), axis=1))
 
 
 @jit

@@ -25,6 +25,7 @@ class RatedLists(NamedTuple):
     baseline: NDArray[np.float64]  # (n, K), Q(a_1..a_k): expected reward from position k on, given these items
     expected: NDArray[np.float64]  # (n, K), mean of Q(a_1..a_k) over the policy's choices of a_k
     direct: NDArray[np.float64]  # (n,), expected reward of the policy's own lists under the model
+    chosen: NDArray[np.int64]  # (n, K), one list of the policy, as places of items on offer; -1 beyond its end
 
 
 class _Arrays(NamedTuple):
@@ -64,7 +65,9 @@ def rate_log(
     modelled = stacked + np.minimum(log.users, model.shape[-2] - 1)
     arrays = _gather(policy, model.reshape(-1, model.shape[-1]), modelled, log, table)
     n, positions = log.items.shape
-    ratings = RatedLists(np.ones((n, positions)), np.zeros((n, positions)), np.zeros((n, positions)), np.empty(n))
+    chosen = np.full((n, policy.length), MISSING, np.int64)
+    baseline, expected = np.zeros((2, n, positions))
+    ratings = RatedLists(np.ones((n, positions)), baseline, expected, np.empty(n), chosen)
     order = np.lexsort((modelled, arrays.users))  # so that scores of a table are computed once per user and fold
     samples = 1 if policy.kind == 0 else SAMPLES
     with ThreadPoolExecutor(max(1, threads)) as pool:
@@ -137,8 +140,9 @@ def rate_rows(rows: NDArray[np.intp], arrays: _Arrays, samples: int, first_row: 
         for sample in range(samples):
             chosen = explore(kind, level, scores, words(first_row + row, TIE, sample, offers), arrays.length)
             missed = 1.0
-            for item in chosen:
-                missed *= 1.0 - weights[item]
+            for position in range(chosen.size):
+                missed *= 1.0 - weights[chosen[position]]
+                ratings.chosen[row, position] = chosen[position]
             ratings.direct[row] += (1.0 - missed) / samples
 
 

@@ -37,8 +37,10 @@ class PolicyRuns:
         rows = []
         for each in compare_traces(self.traces, self.against):
             row: dict[str, Any] = {"policy": each.label, "beta": str(self.policies[each.label].constants().get("beta"))}
-            for name in ("regret", "difference", "exchanges", "clustering_error"):
-                value, half, _ = getattr(each, name)
+            for name in ("regret", "difference", "clicks", "exchanges", "clustering_error", "coverage", "gini"):
+                if (mean := getattr(each, name)) is None:
+                    continue
+                value, half, _ = mean
                 row |= {name: value, f"{name}_95": half if isfinite(half) else None}
             rows.append(row)
         return pl.DataFrame(rows, infer_schema_length=None)

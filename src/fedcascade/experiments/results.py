@@ -110,6 +110,7 @@ def _make_run_row(planned: PlannedJob, record: Record) -> dict[str, Any]:
         "bytes_down": record["bytes"]["down"],
         **{name: record[name] for name in ("clusters", "clustering_error", "engine")},
         **({"newcomer_regret": record["newcomer_regret"]} if "newcomer_regret" in record else {}),
+        **({name: record["exposure"][name] for name in ("coverage", "gini")} if "exposure" in record else {}),
         "key": job.key,
     }
 

@@ -23,6 +23,14 @@ class LastDownload:
 
 
 @dataclass(frozen=True)
+class ItemShares:
+    """The share of clicks of each item, by all users: ``simulation.popularity``, which has no agents."""
+
+    def ridge(self, download: Ridge, buffer: Statistics) -> Ridge:  # noqa: ARG002
+        raise ValueError("popularity ranks items by number, which agents do not see: only a simulation can play it")
+
+
+@dataclass(frozen=True)
 class DownloadAndBuffer:
     """The last download and the agent's own data since."""
 

@@ -19,7 +19,7 @@ from fedcascade.constants import (
     replace_constants,
 )
 from fedcascade.federation.changes import ChangeDetection
-from fedcascade.federation.decisions import Decision, DownloadAndBuffer, LastDownload
+from fedcascade.federation.decisions import Decision, DownloadAndBuffer, ItemShares, LastDownload
 from fedcascade.federation.grouping.graph.complete import ClubGraph, HeterogeneityGraph
 from fedcascade.federation.grouping.graph.guarded import GuardedGraph
 from fedcascade.federation.grouping.partition import Alone, Everyone, Grouping, KnownClusters
@@ -288,6 +288,13 @@ POLICIES: Mapping[str, Policy] = PolicyTable(
     )
 )  # fmt: skip
 
+# Policies of simulations that no agent can run.
+BASELINES = {
+    "popularity": Policy("popularity", Everyone(), Never(), ItemShares(),
+        "a baseline for catalogues: the most clicked items, the same for all users", OneLearner(),
+        yardstick=True, lambda_=1.0, confidence=Constant(beta=0.3)),
+}  # fmt: skip
+
 # Names of former policies, with what to use instead.
 REPLACED = {
     "fedc3ucb-e": "population", "fedc3ucb-p": "population", "fedc3ucb-l": "population", "fedc3ucb-ts": "population",
@@ -317,11 +324,11 @@ def load_policies() -> Mapping[str, Policy]:
 
 def get_policy(name: str) -> Policy:
     """Return the policy of that name; reject an unknown name with the nearest one."""
-    if name in POLICIES:
-        return POLICIES[name]
+    if name in POLICIES or name in BASELINES:
+        return BASELINES[name] if name in BASELINES else POLICIES[name]
     require(name not in REPLACED, f"policy '{name}' no longer exists: use '{REPLACED.get(name)}'")
     plugins = {plugin.name: plugin for plugin in list_plugins("policy")}
-    require_known("policy", name, [*POLICIES, *plugins])
+    require_known("policy", name, [*POLICIES, *BASELINES, *plugins])
     return _load_plugin_policy(plugins[name])
 
 

@@ -8,9 +8,10 @@ from typing import Any, Literal, Unpack, get_args
 
 from fedcascade.checks import require, require_known
 from fedcascade.environments.environment import Environment
+from fedcascade.federation.decisions import ItemShares
 from fedcascade.federation.policies import Policy
 from fedcascade.learning.oracles import Oracle, TopK
-from fedcascade.simulation import reference
+from fedcascade.simulation import popularity, reference
 from fedcascade.simulation.exact import engine as exact
 from fedcascade.simulation.exact.lowering import find_unsupported
 from fedcascade.simulation.scenario import Progress, Scenario, ScenarioOptions
@@ -61,13 +62,15 @@ def simulate(
     scenario = Scenario(environment, policy, rounds, chosen, **options)
     if engine == "cuda":
         return next(simulate_together([scenario], progress))[1]
-    if engine == "reference":
+    if engine == "reference" and not isinstance(policy.decision, ItemShares):
         return reference.simulate(scenario, progress)
     return simulate_scenario(scenario, progress, threads)
 
 
 def simulate_scenario(scenario: Scenario, progress: Progress | None, threads: int | None = None) -> Trace:
     """Run a scenario with the exact engine, or with the reference and a warning if a part has no compiled form."""
+    if isinstance(scenario.policy.decision, ItemShares):
+        return popularity.simulate(scenario, progress)
     unsupported = find_unsupported(scenario)
     if unsupported is None:
         return exact.simulate(scenario, progress=progress, threads=threads)

@@ -146,5 +146,6 @@ def prepare_simulation(scenario: Scenario) -> Simulation:
         list_length=length,
         has_propensities=isinstance(oracle, Explorer),
         population=scenario.clustered if has_events else None,
+        catalogue=environment if isinstance(environment, Clustered) and environment.catalogue.shape[1] else None,
     )
     return Simulation(problem, policy, server, recorder)

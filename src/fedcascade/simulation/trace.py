@@ -11,10 +11,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import require, require_extra, require_integer
 from fedcascade.environments.clustered import Clustered
+from fedcascade.environments.draws import count_shown
 from fedcascade.federation.agent import ShownList
 from fedcascade.federation.grouping.partition import relabel_canonically
 from fedcascade.federation.messages import Cause, Downloads, Upload, count_payload_bytes
 from fedcascade.intervals import Interval, estimate_mean
+from fedcascade.learning.exposure import Exposure
 from fedcascade.numerics.linear import Vector, sum_in_order
 from fedcascade.simulation.ledger import ExchangeLedger, LedgerEntry
 from fedcascade.simulation.user_regret import RegretByUser, UserRecord
@@ -39,8 +41,8 @@ class Trace:
     """The result of a run. Runs of the same scenario compare equal; ``seconds`` and lists are not compared.
 
     Regret and reward are those of honest users. ``user_records`` is empty without events such as change or joins.
-    ``propensities`` are those of the items of ``lists``, for oracles that explore. ``seconds`` excludes
-    compilation.
+    ``propensities`` are those of the items of ``lists``, for oracles that explore. ``exposure`` counts how often each
+    item was shown, in environments with a catalogue. ``seconds`` excludes compilation.
     """
 
     policy: str
@@ -55,6 +57,7 @@ class Trace:
     propensities: NDArray[np.float64] | None = field(default=None, compare=False, repr=False)
     user_records: tuple[UserRecord, ...] = field(default=(), repr=False)
     clicked: int = 0
+    exposure: Exposure | None = field(default=None, compare=False, repr=False)
 
     def __repr__(self) -> str:
         totals = f"regret={self.regret:.1f}, exchanges={self.communications()}, groups={self.clusters}"
@@ -158,6 +161,7 @@ class Recorder:
         list_length: int = 0,
         has_propensities: bool = False,
         population: Clustered | None = None,
+        catalogue: Clustered | None = None,
     ) -> None:
         self.rounds, self.truth = rounds, truth
         self.population = population
@@ -170,6 +174,8 @@ class Recorder:
         self.lists = np.full((rounds, list_length), -1, np.int32) if list_length else None
         self.propensities = np.ones((rounds, list_length)) if list_length and has_propensities else None
         self.stops = space_checkpoints(rounds, checkpoints)
+        self.catalogue = catalogue
+        self.shown = None if catalogue is None else np.zeros(catalogue.catalogue.shape[1], np.int64)
         self.start_clock()
 
     def start_clock(self) -> None:
@@ -195,6 +201,7 @@ class Recorder:
         self.observations += int(examined.sum())
         if self.lists is not None:
             self.lists[first - 1 : first - 1 + len(lists)] = lists
+        self._count_shown(first, lists)
         if self.propensities is not None and chances is not None:
             self.propensities[first - 1 : first - 1 + len(chances)] = chances
 
@@ -211,8 +218,13 @@ class Recorder:
         self.observations += played.examined
         if self.lists is not None:
             self.lists[round_ - 1, : shown.items.size] = shown.items
+        self._count_shown(round_, shown.items[None].astype(np.int32))
         if self.propensities is not None and shown.propensities is not None:
             self.propensities[round_ - 1, : shown.items.size] = shown.propensities
+
+    def _count_shown(self, first: int, lists: Lists) -> None:
+        if self.catalogue is not None and self.shown is not None:
+            count_shown(self.catalogue.seed, np.uint64(first), lists, self.catalogue.most_items, self.shown)
 
     def record_exchange(
         self, round_: int, uploads: Sequence[Upload], downloads: Downloads, alone: Cause | None = None
@@ -255,6 +267,7 @@ class Recorder:
             propensities=self.propensities,
             user_records=() if self.regret_by_user is None else self.regret_by_user.build_records(),
             clicked=self.clicked,
+            exposure=Exposure(self.shown) if self.shown is not None and self.shown.any() else None,
         )
 
 
@@ -271,6 +284,7 @@ def summarise(trace: Trace, *, seed: int) -> dict[str, Any]:
         **{name: getattr(trace, name) for name in ("clusters", "clustering_error", "seconds")},
         "curve": [asdict(point) for point in trace.curve],
         **({"users": users, "newcomer_regret": trace.newcomer_regret} if users else {}),
+        **({"exposure": trace.exposure.describe()} if trace.exposure is not None else {}),
     }
 
 
@@ -287,8 +301,11 @@ class ComparedPolicy(NamedTuple):
     label: str
     regret: Interval
     difference: Interval
+    clicks: Interval
     exchanges: Interval
     clustering_error: Interval
+    coverage: Interval | None = None
+    gini: Interval | None = None
 
 
 def compare_traces(traces: Mapping[str, Sequence[Trace]], against: str) -> list[ComparedPolicy]:
@@ -296,9 +313,11 @@ def compare_traces(traces: Mapping[str, Sequence[Trace]], against: str) -> list[
     compared = []
     for label, runs in traces.items():
         gaps = [run.regret - other.regret for run, other in zip(runs, traces[against], strict=True)]
-        totals = [(run.regret, float(run.communications()), run.clustering_error) for run in runs]
-        regret, exchanges, error = map(estimate_mean, zip(*totals, strict=True))
-        compared.append(ComparedPolicy(label, regret, estimate_mean(gaps), exchanges, error))
+        totals = [(run.regret, run.clicked, float(run.communications()), run.clustering_error) for run in runs]
+        regret, clicks, exchanges, error = map(estimate_mean, zip(*totals, strict=True))
+        shown = [run.exposure for run in runs if run.exposure is not None]
+        means = [estimate_mean([getattr(each, name) for each in shown]) for name in ("coverage", "gini") if shown]
+        compared.append(ComparedPolicy(label, regret, estimate_mean(gaps), clicks, exchanges, error, *means))
     return compared
 
 

@@ -44,6 +44,13 @@ def write_report(folder: Path, log: str, found: Evaluation) -> Path:
         html.render_figure(svg, "Reward per list of each policy by each estimator, with 95% intervals over users"),
         html.render_section("Estimates", html.render_table(HEADER, rows, numbers=range(2, 6))),
     ]
+    if found.exposures:
+        exposures = [(name, *exposure.format()) for name, exposure in found.exposures.items()]
+        parts.append(
+            html.render_section(
+                "Exposure", html.render_table(("policy", "share of items shown", "Gini"), exposures, numbers=(1, 2))
+            )
+        )
     if found.refusals:
         refused = html.render_table(("", ""), list(found.refusals.items()))
         parts.append(html.render_section("Estimators that do not apply", refused))

@@ -19,6 +19,7 @@ from fedcascade.experiments.results import Results
 from fedcascade.intervals import FEWEST_RUNS, Interval, estimate_mean, format_mean
 from fedcascade.systems import write_atomically
 
+TOTALS = (*QUANTITIES, "reward", "coverage", "gini")
 PLUS_MINUS = "± is half of the 95% interval of a mean, by Student's t over the runs."
 
 
@@ -31,15 +32,20 @@ class PolicySummary(NamedTuple):
     regret: Interval
     exchanges: Interval
     clustering_error: Interval
+    reward: Interval
+    coverage: Interval | None = None  # in environments with a catalogue
+    gini: Interval | None = None
 
 
 def summarise_policies(results: Results) -> list[PolicySummary]:
     """Summarise every policy in every environment, in the order of the plans."""
     groups = results.runs.group_by("experiment", "environment", "label", maintain_order=True)
-    return [
-        PolicySummary(str(plan), str(place), str(label), *(estimate_mean(rows[name].to_list()) for name in QUANTITIES))
-        for (plan, place, label), rows in groups
-    ]
+    summaries = []
+    for (plan, place, label), rows in groups:
+        names = [name for name in TOTALS if name in rows.columns and rows[name].null_count() == 0]
+        means = {name: estimate_mean(rows[name].to_list()) for name in names}
+        summaries.append(PolicySummary(str(plan), str(place), str(label), **means))
+    return summaries
 
 
 def write_report(results: Results) -> Path:
@@ -145,9 +151,14 @@ def render_totals(plan: Plan, summaries: Sequence[PolicySummary], heading: str =
     counts = sorted({summary.regret.runs for summary in summaries}) or [0]
     runs = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     caption = f"{heading}{runs} runs of {plan.describe_rounds()}, mean ± half of its 95% interval"
-    rows = [(summary.label, *format_totals(summary)) for summary in summaries]
-    header = ("policy", "expected regret", "exchanges", "clustering error at the end")
-    return html.render_table(header, rows, numbers=(1, 2, 3), caption=caption)
+    header = ["policy", "expected regret", "exchanges", "clustering error at the end", "clicked lists"]
+    header += ["share of items shown", "Gini of exposure"] if any(each.gini for each in summaries) else []
+    rows = []
+    for each in summaries:
+        shown = [f"{mean.mean:.2f}" for mean in (each.coverage, each.gini) if mean is not None]
+        cells = [each.label, *format_totals(each), format_mean(each.reward), *shown]
+        rows.append([*cells, *[""] * (len(header) - len(cells))])
+    return html.render_table(header, rows, numbers=range(1, len(header)), caption=caption)
 
 
 def format_totals(summary: PolicySummary) -> tuple[str, str, str]:

@@ -44,7 +44,7 @@ def make_window(driver: ExchangeDriver, first: int, arrivals: NDArray[np.int64])
     """Make a window without results."""
     users, count = driver.environment.users, arrivals.size
     rounds, cursor, stop = sort_rounds(arrivals, first, users)
-    recorded = count if driver.recorder.lists is not None else 0
+    recorded = count if driver.recorder.lists is not None or driver.recorder.shown is not None else 0
     explored = recorded if driver.recorder.propensities is not None else 0
     return Window(
         first,

@@ -358,3 +358,13 @@ def test_the_command_and_the_ranker_write_the_same_sums(files: tuple[Path, Path]
     by_command, by_ranker = load_warm(tmp_path / "warm.npz"), load_warm(tmp_path / "ranker.npz")
     assert (by_command.users, by_command.lists) == (by_ranker.users, by_ranker.lists)
     assert by_command.sums.gram.tobytes() == by_ranker.sums.gram.tobytes()
+
+
+def test_a_ranker_learns_rewards() -> None:
+    """The milk is clicked as often as the tea, and worth more."""
+    table = {"item": ["tea", "milk"], "warm": [0.9, 0.1], "white": [0.1, 0.9]}
+    lists = [["tea", "milk"], ["milk", "tea"]] * 10
+    log = {"user": ["ann"] * 20, "items": lists, "clicks": [[0]] * 20, "reward": [0.1, 0.9] * 10}
+    assert Ranker("fedind", list_length=2).fit(log, table).rank("ann") == ["milk", "tea"]
+    swapped = {**log, "reward": [0.9, 0.1] * 10}
+    assert Ranker("fedind", list_length=2).fit(swapped, table).rank("ann") == ["tea", "milk"]

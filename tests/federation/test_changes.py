@@ -13,6 +13,7 @@ from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.own_data import MOST_BLOCKS, OwnData
 from fedcascade.federation.own_data_keeper import OwnDataKeeper
 from fedcascade.federation.policies import POLICIES, Policy, guard_policy
+from fedcascade.federation.rows import pack_row
 from fedcascade.federation.server import Server
 from fedcascade.federation.triggers import AtLeast
 from fedcascade.learning.cascade import Examination, follow_cascade
@@ -257,3 +258,18 @@ def test_a_restart_waits_until_there_is_enough_to_send() -> None:
         assert not each.state.change_pending
         assert each.state.buffer.count == 0
         assert each.state.unanswered.rounds == 10
+
+
+def test_a_late_reward_goes_to_the_block_of_its_list() -> None:
+    """Any blocks that a change leaves are then sums of lists with rewards in [0, 1]."""
+    keeper, _ = play(ALONE, [FIRST], 200)
+    data, used = keeper.data, int(keeper.data.used[0])
+    ends, before = np.cumsum(data.blocks[:used, -2]), data.blocks.copy()
+    assert ends[-1] == 200
+    difference = Statistics(np.zeros((D, D)), np.full(D, 0.25), 0, 0, 0, -0.25)
+    for round_ in (1, int(ends[0]), int(ends[0]) + 1, 200):
+        keeper.correct(difference, round_)
+        place = next(place for place in range(used) if ends[place] >= round_)
+        before[place] += pack_row(difference)
+        np.testing.assert_array_equal(data.blocks, before)
+    np.testing.assert_array_equal(data.blocks[:used].sum(axis=0), data.total)

@@ -194,12 +194,13 @@ export function expectReward(state) {
 
 /**
  * Add the difference of a late reward to the buffer and to own data; the next upload carries it.
- * @template {AgentState} State @param {Policy} policy @param {State} before @param {Statistics} difference @returns {State}
+ * @template {AgentState} State @param {Policy} policy @param {State} before @param {Statistics} difference
+ * @param {number} round of own data, that of the list @returns {State}
  */
-export function correct(policy, before, difference) {
+export function correct(policy, before, difference, round) {
   const state = keepOwnData(policy, before), { own } = state, next = { ...state, buffer: add(state.buffer, difference) };
   if (!own) return next;
-  const timeline = own.timeline && correctTimeline(own.timeline, difference);
+  const timeline = own.timeline && correctTimeline(own.timeline, difference, round);
   return weigh(policy, { ...next, own: { ...own, total: add(own.total, difference), timeline } });
 }
 

@@ -52,11 +52,16 @@ export function followList(timeline, total, detection, listed, seen, estimate) {
   return hasFallen ? { timeline: beginTimeline(since), kept: since } : { timeline: { blocks, since, cusum }, kept: null };
 }
 
-/** Add the difference of a late reward to the newest block: blocks sum to the total. @param {Timeline} timeline @param {Statistics} difference */
-export function correctTimeline(timeline, difference) {
-  const newest = timeline.blocks.at(-1);
-  if (!newest) return timeline;
-  return { ...timeline, blocks: timeline.blocks.with(-1, { ...newest, statistics: add(newest.statistics, difference) }) };
+/**
+ * Add the difference of a late reward to the block that holds the list of a round.
+ * @param {Timeline} timeline @param {Statistics} difference @param {number} round
+ */
+export function correctTimeline(timeline, difference, round) {
+  const { blocks } = timeline;
+  if (!blocks.length) return timeline;
+  let end = 0;
+  const found = blocks.findIndex(({ statistics }) => (end += statistics.rounds) >= round), place = found < 0 ? blocks.length - 1 : found;
+  return { ...timeline, blocks: blocks.with(place, { ...blocks[place], statistics: add(blocks[place].statistics, difference) }) };
 }
 
 /**

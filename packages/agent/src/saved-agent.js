@@ -103,7 +103,7 @@ export class SavedAgent extends TypedEventTarget {
       const t = round ?? estimateRound({ ...state, since: state.since + 1 });
       const occasion = { round: t, draw, arrivals: list.arrivals };
       const learned = observe(this.followTerms(state.enrolment.terms), state, list.features, seen, occasion);
-      const next = { ...state, ...learned.state }, kept = { ...list, seen, era: next.era ?? 0 };
+      const next = { ...state, ...learned.state }, kept = { ...list, seen, era: next.era ?? 0, round: next.own?.total.rounds ?? 0 };
       return { state: next, puts: isLate ? [[key, kept]] : [], deletes: isLate ? [] : [key], result: learned.upload };
     }, [key]);
     this.#announce("feedback", { clicked: outcome.clicked, upload });
@@ -123,7 +123,7 @@ export class SavedAgent extends TypedEventTarget {
       this.#requireList(list?.seen && list.era === (state.era ?? 0) ? list : null, `list without its reward ${name}`, "it");
       const rewards = getRewards({ ...list.seen, rewards: splitReward(value ?? NaN, list.seen.clicks.length) });
       const difference = computeCorrection(list.features, list.seen, rewards, this.dimension);
-      return { state: correct(this.followTerms(state.enrolment.terms), state, difference), deletes: [key] };
+      return { state: correct(this.followTerms(state.enrolment.terms), state, difference, list.round), deletes: [key] };
     }, [key]);
   }
 

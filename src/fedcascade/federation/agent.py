@@ -146,13 +146,16 @@ def observe(policy: Policy, state: LocalState, shown: ShownList, click: Click, *
     return decide(policy, sent), upload
 
 
-def correct(policy: Policy, state: LocalState, difference: Statistics) -> LocalState:
-    """Add the difference of a late reward to the buffer and to own data; the next upload carries it."""
+def correct(policy: Policy, state: LocalState, difference: Statistics, round_: int) -> LocalState:
+    """Add the difference of a late reward to the buffer and to own data; the next upload carries it.
+
+    ``round_`` numbers the list among the rounds of own data.
+    """
     require(state.personal is None, f"{policy.name} splits each reward once, and learns no late ones")
     after = state._replace(buffer=state.buffer + difference)
     if state.own is not None:
         keeper = _keep_own_data(policy, state, "total", "blocks")
-        keeper.correct(difference)
+        keeper.correct(difference, round_)
         after = _weigh(policy, after._replace(own=keeper.data))
     return decide(policy, after)
 

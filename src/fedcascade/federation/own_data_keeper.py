@@ -61,12 +61,13 @@ class OwnDataKeeper:
         self.data.total[-2] += seen.rounds - 1
         return has_changed
 
-    def correct(self, difference: Statistics) -> None:
-        """Add the difference of a late reward, to the newest block too: blocks sum to the total."""
-        row = pack_row(difference)
+    def correct(self, difference: Statistics, round_: int) -> None:
+        """Add the difference of a late reward to the total, and to the block that holds the list of a round."""
+        row, used = pack_row(difference), int(self.data.used[0])
         self.data.total[:] += row
-        if self.data.used[0]:
-            self.data.blocks[self.data.used[0] - 1] += row
+        if used:
+            ends = np.cumsum(self.data.blocks[:used, -2])  # a row has its rounds there
+            self.data.blocks[min(int(np.searchsorted(ends, round_)), used - 1)] += row
 
     def is_weighing_due(self) -> bool:
         """Return whether others' data are due to be weighed again."""

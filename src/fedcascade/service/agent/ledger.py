@@ -99,11 +99,11 @@ def expect_reward(state: SavedState) -> float:
 
 
 def correct(
-    policy: Policy, state: SavedState, shown: ShownList, seen: Examination, rewards: Sequence[float]
+    policy: Policy, state: SavedState, shown: ShownList, seen: Examination, rewards: Sequence[float], round_: int
 ) -> SavedState:
-    """Replace the expected rewards of a list's clicks by late ones."""
+    """Replace the expected rewards of the clicks of a list, the one of a round of own data, by late ones."""
     difference = Statistics.correct(shown.features, seen, rewards)
-    return state._replace(local=transitions.correct(policy, state.local, difference))
+    return state._replace(local=transitions.correct(policy, state.local, difference, round_))
 
 
 def take_back(policy: Policy, state: SavedState, statistics: Statistics) -> tuple[SavedState, Upload | None]:

@@ -45,6 +45,7 @@ class ListContent(NamedTuple):
     clicks: bytes | None = None
     looked: int | None = None
     rewards: bytes = b""  # of the clicks; none if each is 1
+    round: int = 0  # of own data, if they are kept apart
 
 
 class SavedList(NamedTuple):
@@ -97,7 +98,7 @@ def insert_list(run: Run, agent: int, shown: SavedList, is_open: int = OPEN) -> 
     run(f"INSERT INTO pool_list (agent, {COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)", agent, *shown[:3], is_open, body)
 
 
-def close_list(run: Run, agent: int, shown: SavedList, seen: Examination, is_open: int | None) -> None:
+def close_list(run: Run, agent: int, shown: SavedList, seen: Examination, is_open: int | None, round_: int = 0) -> None:
     """Delete a list that has its feedback, or keep it with what the user has seen as ``is_open``."""
     run("DELETE FROM pool_list WHERE agent = ? AND impression = ?", agent, shown.impression)
     if is_open == UNREWARDED or (is_open == RECORDED and shown.content.offered is not None):
@@ -106,6 +107,7 @@ def close_list(run: Run, agent: int, shown: SavedList, seen: Examination, is_ope
             clicks=np.array(seen.clicks, "<i8").tobytes(),
             looked=seen.examined,
             rewards=np.array(seen.rewards, "<f8").tobytes(),
+            round=round_,
         )
         insert_list(run, agent, shown._replace(content=content), is_open)
 

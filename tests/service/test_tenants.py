@@ -22,6 +22,7 @@ from fedcascade.service.protocol.auth import compute_digest, create_token
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.openapi import OPERATOR, ROUTES
 from fedcascade.service.protocol.wire import EXCHANGES, PROTOCOLS, AnswerMessage, TokenRequest, count_numbers
+from fedcascade.service.server import tenants
 from fedcascade.service.server.connections import BODY_SECONDS
 from fedcascade.service.server.tenants import BATCH, Turns
 
@@ -226,6 +227,15 @@ def test_a_connection_carries_exchanges_of_several_tenants(server: TenantServer)
                     answer = msgspec.msgpack.decode(reply.read(), type=AnswerMessage)
                 assert (reply.status, answer.held_rounds) == (200, 1 + turn // 2)
                 assert len(answer.numbers) == 8 * count_numbers(dimension)
+
+
+def test_a_turn_may_take_longer_than_others_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy disk may take seconds for a transaction, which must not end the writer."""
+    monkeypatch.setattr(tenants, "SHARED_SECONDS", 0.001)
+    turns = Turns()
+    for _ in range(2):
+        with turns:
+            time.sleep(0.01)
 
 
 def test_turns_go_to_those_that_wait_longest() -> None:

@@ -60,18 +60,18 @@ class Turns:
             if len(self._waiting) == 1:
                 mine.set()
         mine.wait()
-        self._began[threading.get_ident()] = time.monotonic()
+        with self._lock:
+            self._began[threading.get_ident()] = time.monotonic()
 
     def __exit__(self, *_: object) -> None:
-        now = time.monotonic()
-        taken = now - self._began[threading.get_ident()]
+        now, me = time.monotonic(), threading.get_ident()
         with self._lock:
             self._waiting.popleft()
             if self._waiting:
                 self._waiting[0].set()
-            others = sum(now - began < SHARED_SECONDS for began in self._began.values()) - 1
-        if others:
-            time.sleep(min(LONGEST_REST, taken * others))
+            others = sum(now - began < SHARED_SECONDS for thread, began in self._began.items() if thread != me)
+            taken = now - self._began[me]
+        time.sleep(min(LONGEST_REST, taken * others))
 
 
 class MergedMetrics:

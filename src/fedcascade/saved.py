@@ -132,9 +132,11 @@ def _check_agent_state(state: Mapping[str, Any], fresh: Agent) -> None:
         require_integer(name, state[name], 0)
     if state.get("pushed") is not None:
         require_alike("pushed", state["pushed"], known["download"], known["download"], 1)
-    for name in ("buffer", "unanswered", "download", "pushed", "personal"):
+    for name in ("buffer", "unanswered", "first", "download", "pushed", "personal"):
         if isinstance(state.get(name), Statistics):
-            _require_sums(state[name]) if name in ("buffer", "unanswered") else Ridge(state[name], fresh.policy.lambda_)
+            _require_sums(state[name]) if name in ("buffer", "unanswered", "first") else Ridge(
+                state[name], fresh.policy.lambda_
+            )
     if state["own_data"] is not None:
         own = OwnData(**state["own_data"])
         _check_own_data(own, fresh)

@@ -17,6 +17,7 @@ from fedcascade.federation.own_data import OwnData
 from fedcascade.federation.own_data_keeper import OwnDataKeeper, make_policy_data
 from fedcascade.federation.personal import PersonalEstimate
 from fedcascade.federation.policies import Policy
+from fedcascade.federation.privacy import NoiseSource, SystemNoise
 from fedcascade.federation.rows import unpack_row
 from fedcascade.federation.triggers import Occasion
 from fedcascade.learning.cascade import Examination, follow_cascade
@@ -52,7 +53,8 @@ class LocalState(NamedTuple):
     ``unanswered`` sums the uploads without an answer. ``own`` holds own data if the policy keeps them apart, and
     ``personal`` the part of theta that is never uploaded. ``change_pending`` marks a changed user whose ``CHANGE``
     upload has not been sent. ``decision`` is the estimate that scores items. ``pushed`` replaces the download at the
-    next list that the agent learns from.
+    next list that the agent learns from. ``first`` sums the first items since the last upload, which are all that a
+    private upload holds.
     """
 
     id: int
@@ -66,6 +68,7 @@ class LocalState(NamedTuple):
     personal: PersonalEstimate | None
     change_pending: bool = False
     pushed: Statistics | None = None
+    first: Statistics | None = None
 
     @property
     def dimension(self) -> int:
@@ -87,7 +90,9 @@ def begin(policy: Policy, dimension: int, id: int = 0) -> LocalState:  # noqa: A
     ridge = Ridge(nothing, policy.lambda_)
     own = make_policy_data(policy, (), dimension) if policy.keeps_own_data else None
     personal = None if part is None else part.begin(dimension, policy.lambda_)
-    return decide(policy, _weigh(policy, LocalState(id, 0, 0, nothing, nothing, ridge, ridge, own, personal)))
+    first = None if policy.privacy is None else nothing
+    state = LocalState(id, 0, 0, nothing, nothing, ridge, ridge, own, personal, first=first)
+    return decide(policy, _weigh(policy, state))
 
 
 def decide(policy: Policy, state: LocalState) -> LocalState:
@@ -162,6 +167,9 @@ def correct(policy: Policy, state: LocalState, difference: Statistics, round_: i
 
 def _add_list(policy: Policy, state: LocalState, shown: ShownList, click: Click) -> LocalState:
     """Add a list to the buffer."""
+    if state.first is not None:
+        seen = click if isinstance(click, Examination) else follow_cascade(len(shown.items), click)
+        state = state._replace(first=state.first.observe(shown.features[:1], _keep_first(seen)))
     if state.personal is None:
         gammas = None if policy.positions is None else policy.positions.compute_gammas(len(shown.items))
         return state._replace(buffer=state.buffer.observe(shown.features, click, gammas))
@@ -169,6 +177,11 @@ def _add_list(policy: Policy, state: LocalState, shown: ShownList, click: Click)
     known = state.download.statistics
     buffer, personal = state.personal.observe(known, state.buffer, shown.features, seen)
     return state._replace(buffer=buffer, personal=personal)
+
+
+def _keep_first(seen: Examination) -> Examination:
+    """Return the part of the feedback that is about the first item."""
+    return Examination(1, (0,), seen.values[:1] * (seen.rewards != ())) if 0 in seen.clicks else Examination(1)
 
 
 def _follow_user(policy: Policy, state: LocalState, shown: ShownList, click: Click) -> LocalState:
@@ -246,11 +259,15 @@ def is_prior(gram: NDArray[np.float64], lambda_: float) -> bool:
 
 
 def send_buffer(policy: Policy, state: LocalState, cause: Cause) -> tuple[LocalState, Upload]:
-    """Algorithm 1, line 8: send the buffer, and start an empty one."""
-    sent = state.buffer
-    upload = Upload(agent=state.id, sequence=state.uploads + 1, cause=cause, statistics=sent)
+    """Algorithm 1, line 8: send the buffer, and start an empty one.
+
+    With ``privacy``, the upload holds the first items, and ``PrivateUploads.release`` has to add noise to it.
+    """
+    sent, nothing = state.buffer, Statistics.zero(state.dimension)
+    uploaded, first = (sent, None) if state.first is None else (state.first, nothing)
+    upload = Upload(agent=state.id, sequence=state.uploads + 1, cause=cause, statistics=uploaded)
     known = policy.reply_rule.keep_unanswered(state.download.statistics, sent)
-    after = state._replace(uploads=upload.sequence, buffer=Statistics.zero(state.dimension), change_pending=False)
+    after = state._replace(uploads=upload.sequence, buffer=nothing, change_pending=False, first=first)
     if known is None:
         return after._replace(unanswered=state.unanswered + sent), upload
     return after._replace(download=Ridge(known, policy.lambda_)), upload
@@ -266,6 +283,7 @@ def _send_if_due(policy: Policy, state: LocalState, least: int = 1) -> Sent:
 
 def take_back(policy: Policy, state: LocalState, statistics: Statistics, least: int = 1) -> Sent:
     """Put statistics back into the buffer, and send it if it has ``least`` observations."""
+    require(policy.privacy is None, "a private upload is sent once: sending its data again would spend privacy twice")
     fuller = state._replace(buffer=state.buffer + statistics)
     sent, upload = _send_if_due(policy, fuller if fuller.change_pending else _weigh(policy, fuller), least)
     return decide(policy, sent), upload
@@ -316,9 +334,18 @@ def learn_before(policy: Policy, state: LocalState, statistics: Statistics) -> L
 
 
 class Agent:
-    """The agent of one user: a state, and the transitions above."""
+    """The agent of one user: a state, and the transitions above. ``noise`` is that of private uploads."""
 
-    def __init__(self, *, id: int, policy: Policy, problem: ProblemSize, oracle: Oracle) -> None:  # noqa: A002
+    def __init__(
+        self,
+        *,
+        id: int,  # noqa: A002
+        policy: Policy,
+        problem: ProblemSize,
+        oracle: Oracle,
+        noise: NoiseSource | None = None,
+    ) -> None:
+        self.noise = noise or SystemNoise()
         self.policy, self.open_lists = policy, OPEN_LISTS
         self.problem = problem
         self.oracle = oracle
@@ -367,7 +394,12 @@ class Agent:
         require(is_open, f"agent {self.id} has no open list {shown.impression}: {expected}")
         self.state, upload = observe(self.policy, self.state, shown, click, round_=round_, draw=draw)
         del self._open[shown.impression]
-        return upload
+        return self._release(upload)
+
+    def _release(self, upload: Upload | None) -> Upload | None:
+        """Add noise to an upload if the policy has ``privacy``."""
+        is_private = upload is not None and self.policy.privacy is not None
+        return self.policy.privacy.release(upload, self.noise) if is_private else upload  # type: ignore[union-attr, arg-type]
 
     def receive(self, download: Statistics) -> None:
         """Replace the last download."""
@@ -417,14 +449,14 @@ class Agent:
             "own_data": None if state.own is None else state.own._asdict(),
             "change_pending": state.change_pending,
             "shown": [{name: getattr(shown, name) for name in LIST_FIELDS} for shown in self._open.values()],
-        }
+        } | ({} if state.first is None else {"first": state.first})
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Load the result of ``to_state`` of an agent with the same policy."""
         written, lambda_ = state["format"], self.policy.lambda_
         require(written == STATE_FORMAT, f"the state of an agent must have format {STATE_FORMAT}, got {written}")
         known = {name: state[name] for name in ("arrivals", "uploads", "buffer", "unanswered", "change_pending")}
-        known["pushed"] = state.get("pushed")  # states of 0.3 lack it
+        known |= {name: state.get(name) for name in ("pushed", "first")}  # states of 0.3 lack them
         own = None if self.state.own is None else OwnData(**state["own_data"])
         personal = None if self.state.personal is None else PersonalEstimate(state["personal"], lambda_)
         loaded = self.state._replace(**known, download=Ridge(state["download"], lambda_), own=own, personal=personal)

@@ -29,6 +29,7 @@ class OwnDataKeeper:
         self.dimension = dimension
         self.data = make_policy_data(policy, (), dimension) if data is None else data
         self._detection = None if policy.changes is None else policy.changes.compile()
+        self._is_private = policy.privacy is not None
         self._trust = None if policy.trust is None else policy.trust.compile(policy.lambda_)
 
     @property
@@ -78,6 +79,8 @@ class OwnDataKeeper:
         if self._trust is None:
             return download
         noise = estimate_noise(download.count, download.reward)
+        if self._is_private:  # the server's copy of own data has noise, and is not in the answer
+            download = download + (self.total - pending)
         split_download(self.data, pending.gram, pending.moment, download.gram, download.moment, noise)
         return self.weigh(pending)
 

@@ -26,6 +26,7 @@ from fedcascade.federation.grouping.partition import Alone, Everyone, Grouping, 
 from fedcascade.federation.grouping.phases import SplitAndMerge
 from fedcascade.federation.grouping.population.partition import Population
 from fedcascade.federation.personal import AlternatingMinimisation
+from fedcascade.federation.privacy import PrivateUploads
 from fedcascade.federation.replies import AllAgents, Asker, Lagging, LocalServers, OnArrival, OneLearner, ReplyRule
 from fedcascade.federation.sharing import Sharing
 from fedcascade.federation.triggers import Always, Auxiliary, Determinant, Doubling, Never, Ratio, SyncBudget, Trigger
@@ -64,7 +65,7 @@ class Formula:
 # Triggers that a reply rule requires.
 TRIGGERS: Mapping[type[ReplyRule], type[Trigger]] = {OnArrival: Always, OneLearner: Never}
 REQUIRED_PARTS = ("grouping", "trigger", "decision", "reply_rule")
-OPTIONAL_PARTS = ("personal", "positions", "sharing", "trust", "changes")
+OPTIONAL_PARTS = ("personal", "positions", "sharing", "trust", "changes", "privacy")
 PARTS = (*REQUIRED_PARTS, *OPTIONAL_PARTS, "confidence")
 
 
@@ -89,6 +90,7 @@ class Policy:
     sharing: Sharing | None = None
     trust: Trust | None = None
     changes: ChangeDetection | None = None
+    privacy: PrivateUploads | None = None
     lambda_: float = constant(4.0, meaning="regulariser of the ridge estimate", symbol="lambda", range=POSITIVE)
     confidence: Confidence = Constant()  # noqa: RUF009 (frozen)
     formulas: tuple[Formula, ...] = ()
@@ -120,6 +122,13 @@ class Policy:
         # With the other order a download lacks the upload that the agent subtracts as its own data.
         fits = not self.keeps_own_data or self.order is Order.UPLOAD_FIRST
         require(fits, f"Trust() and ChangeDetection() need the order {Order.UPLOAD_FIRST.value}, got {self.order}")
+
+        # The time of an upload must not depend on data, and an answer must not be taken for the agent's own data.
+        is_scheduled = all(trigger.is_scheduled for trigger in self.trigger.list_joined())
+        fits = self.privacy is None or (is_scheduled and self.trust is not None and self.changes is None)
+        require(
+            fits, "PrivateUploads() needs Trust(), no ChangeDetection(), and a trigger of a schedule, like Doubling()"
+        )
 
     def __repr__(self) -> str:
         constants = [f"{name.rstrip('_')}={value}" for name, value in self.constants().items()]
@@ -294,6 +303,9 @@ BASELINES = {
         "a baseline for catalogues: the most clicked items, the same for all users", OneLearner(),
         yardstick=True, lambda_=1.0, confidence=Constant(beta=0.3)),
 }  # fmt: skip
+# ``population`` with a fixed schedule, and with private uploads: options, not rows. The service does not offer them.
+SCHEDULED_POPULATION = replace(POLICIES["population"], name="population-scheduled", trigger=Doubling())
+PRIVATE_POPULATION = replace(SCHEDULED_POPULATION, name="population-private", privacy=PrivateUploads(epsilon=5.0))
 
 # Names of former policies, with what to use instead.
 REPLACED = {
@@ -304,6 +316,9 @@ REPLACED = {
 
 def guard_policy(policy: Policy) -> Policy:
     """Return the policy as a server runs it: with ``Sharing``, and a guarded graph if it has a graph."""
+    require(
+        policy.privacy is None, "the service does not offer private uploads yet: use a policy without PrivateUploads()"
+    )
     grouping = policy.grouping
     if type(grouping) is HeterogeneityGraph:
         grouping = GuardedGraph(alpha_d=grouping.alpha_d)

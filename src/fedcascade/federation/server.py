@@ -1,6 +1,7 @@
 """The server: answers an upload with the pooled statistics of the agent's group (Algorithm 3)."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,8 @@ class Server:
         if upload.cause is Cause.CHANGE:
             self._clear(upload.agent)
         uploads = (upload, *collected)
+        if self.policy.privacy is not None:
+            uploads = (replace(upload, statistics=self.policy.privacy.discount(upload.statistics)),)
         for message in uploads:
             self.rounds += message.statistics.rounds
         is_answered_first = self.policy.order is Order.AGGREGATE_FIRST
@@ -116,6 +119,9 @@ class Server:
     def _build_answer(self, agent: int) -> Statistics:
         """Return the statistics of a download, limited by the policy's sharing."""
         pooled, sharing = self.groups.answer(agent), self.policy.sharing
+        if self.policy.privacy is not None:  # the agent has its own data without noise
+            own = self.holdings.view(agent)
+            return replace(pooled, gram=pooled.gram - own.gram, moment=pooled.moment - own.moment)
         if sharing is None or self.policy.trust is not None:
             return pooled
         return sharing.limit(self.holdings.view(agent), pooled)
@@ -143,4 +149,7 @@ class Server:
         agents = len(self.holdings)
         require(0 <= upload.agent < agents, f"an upload must come from an agent in 0..{agents - 1}, got {upload.agent}")
         upload.statistics.check(self.holdings.dimension)
-        Ridge(upload.statistics, self.policy.lambda_)
+        if self.policy.privacy is not None:
+            self.policy.privacy.check(upload.statistics, self.holdings.dimension)
+        else:
+            Ridge(upload.statistics, self.policy.lambda_)

@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -31,10 +32,16 @@ class Occasion:
 class Trigger(Part, ABC):
     """A rule for when to upload. Triggers combine with ``|``; the first that fires is the cause."""
 
+    is_scheduled: ClassVar[bool] = False  # whether the rounds of uploads do not depend on data
+
     @property
     def least(self) -> int:
         """Fewest observations in an upload of any cause."""
         return 0
+
+    def list_joined(self) -> "list[Trigger]":
+        """Return the triggers that ``|`` joins in this one, in order."""
+        return [self]
 
     @abstractmethod
     def cause(self, occasion: Occasion) -> Cause | None:
@@ -50,6 +57,9 @@ class AnyOf(Trigger):
 
     first: Trigger
     second: Trigger
+
+    def list_joined(self) -> list[Trigger]:
+        return self.first.list_joined() + self.second.list_joined()
 
     def cause(self, occasion: Occasion) -> Cause | None:
         return self.first.cause(occasion) or self.second.cause(occasion)
@@ -133,6 +143,8 @@ def compute_auxiliary_probability(p_scale: float, round_: int) -> float:
 class Auxiliary(Trigger):
     """Algorithm 2, line 13, second half: p < p_t."""
 
+    is_scheduled: ClassVar[bool] = True
+
     p_scale: float = constant(
         3.0, meaning="scale of the random exchanges: p_t = scale ln(t) / t", symbol="p_t", range=NONNEGATIVE
     )
@@ -148,6 +160,8 @@ class Auxiliary(Trigger):
 class Doubling(Trigger):
     """ForceComm: the 1st, 2nd, 4th, 8th, ... arrival of the agent's user."""
 
+    is_scheduled: ClassVar[bool] = True
+
     def cause(self, occasion: Occasion) -> Cause | None:
         return Cause.FORCED if occasion.arrivals & (occasion.arrivals - 1) == 0 else None
 
@@ -155,6 +169,8 @@ class Doubling(Trigger):
 @dataclass(frozen=True)
 class Always(Trigger):
     """An upload in every round."""
+
+    is_scheduled: ClassVar[bool] = True
 
     def cause(self, occasion: Occasion) -> Cause | None:  # noqa: ARG002
         return Cause.FORCED

@@ -53,6 +53,7 @@ def check_warm_start(server: Server, sums: LogSums) -> None:
     """Reject a log that does not fit the agents of a server."""
     users, d = len(server.holdings), server.holdings.dimension
     require_teachable(server.policy)
+    require(server.policy.privacy is None, "a warm start uploads a log without noise: use a policy without privacy")
     require(sums.users <= users, f"a log of {sums.users} users cannot warm {users} agents")
     require(sums.dimension == d, f"a log of dimension {sums.dimension} cannot warm agents of dimension {d}")
 

@@ -39,6 +39,7 @@ STAY = 25  # whether a user continues after a click
 LOOK = 26  # whether a user examines a position
 REWARD = 27  # value of a click
 DELAY = 28  # rounds between a list and its feedback
+PRIVACY = 29  # noise of private uploads
 
 BLOCK = 256  # items drawn together
 

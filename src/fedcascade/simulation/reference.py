@@ -12,6 +12,7 @@ from fedcascade.environments.environment import Environment
 from fedcascade.federation.agent import OPEN_LISTS, Agent, Click, ShownList
 from fedcascade.federation.delivery import deliver_arrival, run_exchange
 from fedcascade.federation.messages import Cause, Downloads, Upload
+from fedcascade.federation.privacy import SimulatedNoise
 from fedcascade.federation.warm_start import warm_up
 from fedcascade.learning.cascade import (
     Examination,
@@ -116,7 +117,11 @@ def make_agents(simulation: Simulation, oracle: Oracle, open_lists: int = OPEN_L
     """Make the agent of each user; with a single learner, all users share one agent."""
     policy, users = simulation.policy, len(simulation.server.holdings)
     learners = 1 if policy.reply_rule.single_learner else users
-    agents = [Agent(id=user, policy=policy, problem=simulation.problem, oracle=oracle) for user in range(learners)]
+    noise = SimulatedNoise(simulation.seed)
+    agents = [
+        Agent(id=user, policy=policy, problem=simulation.problem, oracle=oracle, noise=noise)
+        for user in range(learners)
+    ]
     for agent in agents:
         agent.open_lists = open_lists
     return agents * (users // learners)

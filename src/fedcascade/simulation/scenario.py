@@ -98,6 +98,7 @@ class Simulation:
     policy: Policy
     server: Server
     recorder: Recorder
+    seed: int
 
 
 def list_cluster_changes(server: Server, environment: Environment, round_: int) -> list[tuple[int, int]]:
@@ -148,4 +149,4 @@ def prepare_simulation(scenario: Scenario) -> Simulation:
         population=scenario.clustered if has_events else None,
         catalogue=environment if isinstance(environment, Clustered) and environment.catalogue.shape[1] else None,
     )
-    return Simulation(problem, policy, server, recorder)
+    return Simulation(problem, policy, server, recorder, int(getattr(environment, "seed", 0)))

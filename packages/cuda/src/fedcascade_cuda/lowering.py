@@ -68,7 +68,7 @@ def _list_unsupported(scenario: Scenario) -> Iterator[str]:
             yield f"part {type(part).__name__}"
     if lower(PERSONAL_PARTS, policy.personal):
         yield f"personal part {type(policy.personal).__name__}"
-    for trigger in lowering.list_triggers(policy.trigger):
+    for trigger in policy.trigger.list_joined():
         if any(lowered.kind not in TRIGGERS for lowered in lowering.lower_triggers(trigger)):
             yield f"trigger {type(trigger).__name__}"
     if lower(DECISIONS, policy.decision) and type(policy.confidence) not in FIXED_BETAS:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from fedcascade.environments.behaviours import CompiledBehaviour, Logistic
 from fedcascade.federation.changes import CompiledDetection
 from fedcascade.federation.own_data import OwnData
+from fedcascade.federation.rows import Rows
 from fedcascade.federation.trust import CompiledTrust
 from fedcascade.learning.confidence import BetaTerms
 from fedcascade.learning.exploration import GREEDY
@@ -118,6 +119,7 @@ class CompiledSimulation(NamedTuple):
     personal: PersonalState
     pushed: PushedState
     own: OwnData | None = None  # for agents that keep their own data apart
+    first: Rows | None = None  # first items since the last upload, for private uploads
 
 
 class Window(NamedTuple):

@@ -1,11 +1,15 @@
 """Exchanges between compiled agents and the server."""
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.federation.messages import Cause, Downloads, Upload
 from fedcascade.federation.own_data import OwnData
 from fedcascade.federation.own_data_keeper import OwnDataKeeper, make_policy_data
+from fedcascade.federation.privacy import SimulatedNoise
+from fedcascade.federation.rows import Row, compute_width, unpack_row
 from fedcascade.federation.warm_start import check_warm_start, feed_server
 from fedcascade.learning.log_sums import LogSums
 from fedcascade.learning.ridge import Ridge
@@ -44,6 +48,8 @@ class ExchangeDriver:
         self.own_data = None
         if policy.keeps_own_data:
             self.own_data = make_policy_data(policy, (users,), d)
+        self.first = None if policy.privacy is None else np.zeros((users, compute_width(d)))
+        self.noise = SimulatedNoise(simulation.seed)
         self.uploads = np.zeros(users, np.int64)
         nothing = Statistics.zero(d)
         keeper = OwnDataKeeper(policy, d) if policy.trust is not None else None
@@ -87,7 +93,17 @@ class ExchangeDriver:
             if unanswered is not None:
                 self.load_ridge(agent, Ridge(unanswered, self.policy.lambda_))
         sent = self._restart(agent) if cause is Cause.CHANGE else buffer
-        return Upload(agent=agent, sequence=int(self.uploads[agent]), cause=cause, statistics=sent)
+        upload = Upload(agent=agent, sequence=int(self.uploads[agent]), cause=cause, statistics=sent)
+        return upload if self.first is None else self._release(upload, self.first[agent])
+
+    def _release(self, upload: Upload, first: Row) -> Upload:
+        """Return a private upload of the first items, with noise."""
+        kept = unpack_row(first, self.problem.dimension)
+        first[:] = 0.0
+        assert self.policy.privacy is not None
+        released = self.policy.privacy.release(replace(upload, statistics=kept), self.noise)
+        assert released is not None, "the budget of a list is never spent"
+        return released
 
     def _restart(self, agent: int) -> Statistics:
         """Start over for a changed user; return its data, or none if the simulation reported the change."""

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from fedcascade.environments import draws
 from fedcascade.environments.behaviours import CompiledBehaviour, apply_link, fade_weight, is_continued, is_examined
 from fedcascade.federation.changes import CompiledDetection, follow_list
-from fedcascade.federation.own_data import OwnData
-from fedcascade.federation.rows import COUNTS
+from fedcascade.federation.own_data import OwnData, add_list
+from fedcascade.federation.rows import COUNTS, Rows
 from fedcascade.federation.triggers import compute_auxiliary_probability
 from fedcascade.federation.trust import CompiledTrust, is_due, weigh_others
 from fedcascade.learning.confidence import compute_beta
@@ -59,6 +59,7 @@ def advance_agents(
             t = window.rounds[cursor]
             cursor += 1
             seen = play_round(environment, policy, theta, state, window, scratch, t, margin)
+            keep_first(simulation.first, agent, scratch, seen)
             followed = follow_user(
                 simulation.own, policy.detection, policy.trust, simulation, agent, state, scratch, seen
             )
@@ -73,6 +74,13 @@ def advance_agents(
         window.upload_round[agent] = 0 if fired < 0 else window.rounds[cursor - 1]
         window.trigger[agent] = fired
         place = fetch_and_increment(taken)
+
+
+@jit_no_refcount
+def keep_first(first: Rows | None, agent: int, scratch: Scratch, seen: tuple[int, int]) -> None:
+    """Keep the first item of a list for a private upload; ``seen`` is the result of ``play_round``."""
+    if first is not None:
+        add_list(first[agent], scratch.listed_features, 1, 0 if seen[0] == 0 else -1, 1.0)
 
 
 @jit_no_refcount

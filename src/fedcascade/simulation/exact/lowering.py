@@ -21,6 +21,7 @@ from fedcascade.federation.decisions import DownloadAndBuffer, LastDownload
 from fedcascade.federation.messages import Cause
 from fedcascade.federation.personal import AlternatingMinimisation
 from fedcascade.federation.policies import Policy
+from fedcascade.federation.privacy import Unit
 from fedcascade.federation.replies import AllAgents, Asker, Lagging, LocalServers, OnArrival, OneLearner
 from fedcascade.federation.trust import CompiledTrust, Trust
 from fedcascade.learning.confidence import BetaTerms, Confidence, Constant, Oful, ProblemSize, Theory
@@ -141,7 +142,7 @@ def find_unsupported(scenario: Scenario) -> str | None:
 
 
 def _list_unsupported(scenario: Scenario) -> Iterator[str]:
-    policy, joined = scenario.policy, list_triggers(scenario.policy.trigger)
+    policy, joined = scenario.policy, scenario.policy.trigger.list_joined()
     parts: list[tuple[str, str, Mapping[type, object], object]] = [
         ("environment", "ENVIRONMENTS", ENVIRONMENTS, scenario.environment),
         ("oracle", "ORACLES", ORACLES, scenario.oracle),
@@ -165,6 +166,8 @@ def _list_unsupported(scenario: Scenario) -> Iterator[str]:
     fits = type(policy.reply_rule) in (Lagging, OneLearner) and isinstance(policy.decision, DownloadAndBuffer)
     if policy.personal and not fits:
         yield "personal part beside such a reply rule or decision"
+    if policy.privacy is not None and policy.privacy.unit == Unit.USER:
+        yield "private uploads with the unit user"
     # Synchronisations are checked after all other triggers, and only when rounds are played in order of time.
     by_time = REPLY_RULES.get(type(policy.reply_rule)) is RoundOrder.BY_TIME
     if any(isinstance(trigger, triggers.SyncBudget) for trigger in (joined[:-1] if by_time else joined)):
@@ -199,13 +202,6 @@ def lower(table: Mapping[type, Compiled], part: object) -> Compiled:
     return table[type(part)]
 
 
-def list_triggers(trigger: triggers.Trigger) -> list[triggers.Trigger]:
-    """Return the triggers that are joined by ``|``, in order."""
-    if type(trigger) is triggers.AnyOf:
-        return list_triggers(trigger.first) + list_triggers(trigger.second)
-    return [trigger]
-
-
 def compile_policy(policy: Policy, oracle: Oracle, problem: ProblemSize) -> arrays.CompiledPolicy:
     """Compile a policy to arrays and numbers."""
     lowered = merge_determinants(lower_triggers(policy.trigger))
@@ -236,7 +232,7 @@ def compile_policy(policy: Policy, oracle: Oracle, problem: ProblemSize) -> arra
 
 def lower_triggers(trigger: triggers.Trigger) -> list[LoweredTrigger]:
     """Return the compiled forms of all triggers that are joined in ``trigger``, in order."""
-    return [lowered for part in list_triggers(trigger) for lowered in lower(TRIGGERS, part)(part)]
+    return [lowered for part in trigger.list_joined() for lowered in lower(TRIGGERS, part)(part)]
 
 
 def merge_determinants(lowered: list[LoweredTrigger]) -> list[LoweredTrigger]:

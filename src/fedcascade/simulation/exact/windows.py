@@ -35,7 +35,7 @@ def make_batch(driver: ExchangeDriver, first: int, most: int) -> Batch:
     count = environment.count_unchanged_rounds(first, min(most, stop - first + 1))
     arrivals = environment.arrivals(first, count)
     compiled = driver.compiled_environment._replace(thetas=environment.get_thetas(first))
-    agents = driver.states, driver.packed, driver.personal, driver.pushed, driver.own_data
+    agents = driver.states, driver.packed, driver.personal, driver.pushed, driver.own_data, driver.first
     simulation = CompiledSimulation(compiled, driver.compiled_policy, *agents)
     return Batch(simulation, make_window(driver, first, arrivals), arrivals)
 

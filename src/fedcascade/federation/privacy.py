@@ -1,0 +1,206 @@
+"""Private uploads: noise that an agent adds to its sums before they leave it (docs/explanation-privacy.md).
+
+Of each list only the first item is uploaded. It is always examined, so a list adds x x^T to the gram, c x to the moment
+and c to the clicks, whatever the click c in [0, 1] is; the number of lists is public. With ||x|| <= 1 each of the three
+changes by at most 1 in length. Uploads are disjoint and follow a fixed schedule, so each list is in one upload.
+
+Noise is discrete Gaussian on the grid of the sums (Canonne, Kamath, Steinke 2020). With standard deviations s_G, s_b
+and s_c, an upload has rho-zCDP for rho = (1/s_G^2 + 1/s_b^2 + 1/s_c^2) / 2, where entries of the gram beside its
+diagonal have half the variance: each counts twice in ||x x^T||.
+"""
+
+import math
+import secrets
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import lru_cache
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcascade.checks import POSITIVE, PROBABILITY, require, whole_numbers
+from fedcascade.constants import Part, constant, enum_values
+from fedcascade.federation.messages import Upload
+from fedcascade.learning.noise import estimate_noise
+from fedcascade.learning.statistics import Statistics
+from fedcascade.numerics import streams
+from fedcascade.numerics.grid import GRID
+from fedcascade.numerics.linear import pack_sums, unpack_sums
+
+LONGEST = 1.0 + 1e-5  # squared norm of an item's features, as an agent checks it
+GRAM_SHARE, MOMENT_SHARE, CLICK_SHARE = 0.40, 0.56, 0.04  # of rho; the first two minimise s_b^2 + s_G^2 / 2
+STEP = GRID**2  # of sums of products
+TAIL = math.sqrt(2.0 * math.log(1e9))  # standard deviations that noise of one direction exceeds with 1e-9
+ORDERS = 1.0 + np.geomspace(1e-2, 1e4, 4_000)  # of the Renyi divergence, over which delta is minimised
+
+
+class Unit(StrEnum):
+    """The data whose presence an upload hides: one list, or all lists of the user."""
+
+    LIST = "list"
+    USER = "user"
+
+
+class Scales(NamedTuple):
+    """Standard deviations of the noise of an upload."""
+
+    gram: float  # of a diagonal entry
+    moment: float
+    clicks: float
+
+
+class NoiseSource(Protocol):
+    """A source of independent noise for the numbers of an upload."""
+
+    def draw(self, agent: int, sequence: int, variances: list[int]) -> NDArray[np.float64]:
+        """Draw whole numbers with mean 0 and these variances."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateUploads(Part):
+    """The mechanism: an agent's uploads are (epsilon, delta)-differentially private in the presence of one ``unit``."""
+
+    epsilon: float = constant(meaning="bound on the log-odds that an upload gives of one unit", range=POSITIVE)
+    delta: float = constant(1e-6, meaning="probability with which epsilon may not hold", range=PROBABILITY)
+    unit: Unit = constant(Unit.LIST, meaning="data that an upload hides", range=enum_values(Unit))
+    uploads: int = constant(16, meaning="most uploads of an agent whose unit is the user", range=whole_numbers(1))
+
+    @property
+    def rho(self) -> float:
+        """The budget of one upload, in zCDP."""
+        return find_rho(self.epsilon, self.delta) / (1 if self.unit == Unit.LIST else self.uploads)
+
+    def compute_scales(self, lists: int) -> Scales:
+        """Return the noise of an upload of that many lists."""
+        reach = 1.0 if self.unit == Unit.LIST else float(lists)
+        gram, moment, clicks = (
+            1.0 / math.sqrt(2.0 * self.rho * share) for share in (GRAM_SHARE, MOMENT_SHARE, CLICK_SHARE)
+        )
+        return Scales(reach * LONGEST * gram, reach * math.sqrt(LONGEST) * moment, reach * clicks)
+
+    def release(self, upload: Upload, source: NoiseSource) -> Upload | None:
+        """Return an upload of first items with noise, or None once the user's budget is spent."""
+        if self.unit == Unit.USER and upload.sequence > self.uploads:
+            return None
+        sums, scales = upload.statistics, self.compute_scales(upload.statistics.rounds)
+        d = sums.dimension
+        row = np.empty(d * (d + 3) // 2)
+        pack_sums(sums.gram, sums.moment, row)
+        require(np.array_equal(np.floor(row / STEP), row / STEP), "private uploads need features on the grid")
+        sigmas = np.full(row.size, scales.gram / math.sqrt(2.0))
+        sigmas[np.cumsum([0, *range(d, 1, -1)])] = scales.gram
+        sigmas[-d:] = scales.moment
+        variances = [math.ceil(value) for value in (*(sigmas / STEP) ** 2, scales.clicks**2)]
+        noise = source.draw(upload.agent, upload.sequence, variances)
+        gram, moment = np.empty((d, d)), np.empty(d)
+        unpack_sums(row + STEP * noise[:-1], gram, moment)
+        clicks = min(max(sums.clicks + int(noise[-1]), 0), sums.rounds)
+        return replace(upload, statistics=Statistics(gram, moment, sums.rounds, clicks, sums.rounds))
+
+    def check(self, upload: Statistics, dimension: int) -> None:
+        """Raise ValueError if noise explains these statistics with a probability below 1e-9 only."""
+        upload.check(dimension)
+        require(0 < upload.rounds == upload.count, "a private upload must count one item for each of its lists")
+        scales = self.compute_scales(upload.rounds)
+        eigenvalues = np.linalg.eigvalsh(upload.gram)
+        slack = scales.gram * (math.sqrt(2.0 * dimension) + TAIL)
+        most = upload.rounds * LONGEST + slack
+        is_explained = -slack <= eigenvalues[0] and eigenvalues[-1] <= most
+        require(bool(is_explained), f"eigenvalues of gram must be in {-slack:.6g}..{most:.6g} with this noise")
+        most = upload.rounds + scales.moment * (math.sqrt(dimension) + TAIL)
+        length = float(np.linalg.norm(upload.moment))
+        require(length <= most, f"moment must have length <= {most:.6g} with this noise, got {length:.6g}")
+
+    def discount(self, upload: Statistics) -> Statistics:
+        """Return the evidence of a noisy upload, as statistics without noise.
+
+        With gram G + E and moment b + e, the moment is (G + E) theta plus noise of covariance v G + t I, where t covers
+        e and E theta for ||theta|| <= 1. If G is known, theta gets the precision G (v G + t I)^-1 G and the matching
+        mean. Eigenvalues of G + E within the range of noise are replaced by their mean.
+        """
+        d, scales = upload.dimension, self.compute_scales(upload.rounds)
+        values, vectors = np.linalg.eigh(upload.gram)
+        is_clear = values > scales.gram * math.sqrt(2.0 * d)
+        rest = max(0.0, values[~is_clear].sum()) / max(1, d - np.count_nonzero(is_clear))
+        values = np.minimum(np.where(is_clear, values, rest), upload.rounds)
+        noise = estimate_noise(upload.count, upload.clicks)
+        share = noise * values / (noise * values + scales.moment**2 + scales.gram**2 / 2.0)
+        gram = (vectors * (share * values)) @ vectors.T
+        moment = vectors @ (share * (vectors.T @ upload.moment))
+        return replace(upload, gram=(gram + gram.T) / 2.0, moment=moment)
+
+
+@lru_cache(maxsize=64)
+def find_rho(epsilon: float, delta: float) -> float:
+    """Return the largest rho whose zCDP gives (epsilon, delta)-differential privacy, to one part in 10^9.
+
+    >>> round(find_rho(1.0, 1e-6), 4)
+    0.0244
+    """
+    low, high = 0.0, epsilon
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if compute_log_delta(middle, epsilon) <= math.log(delta) else (low, middle)
+    return low
+
+
+def compute_log_delta(rho: float, epsilon: float) -> float:
+    """Return ln delta of rho-zCDP at an epsilon (Canonne, Kamath, Steinke 2020, corollary 13)."""
+    above = ORDERS - 1.0
+    return float((above * (ORDERS * rho - epsilon) - np.log(above) + ORDERS * np.log1p(-1.0 / ORDERS)).min())
+
+
+class SystemNoise:
+    """Discrete Gaussian noise from the operating system's random numbers, in integer arithmetic."""
+
+    def draw(self, agent: int, sequence: int, variances: list[int]) -> NDArray[np.float64]:  # noqa: ARG002
+        """Draw whole numbers with mean 0 and these variances."""
+        return np.array([float(sample_discrete_gaussian(variance)) for variance in variances])
+
+
+@dataclass(frozen=True)
+class SimulatedNoise:
+    """Normal noise of a simulation, rounded to whole numbers: a function of seed, agent and sequence."""
+
+    seed: int
+
+    def draw(self, agent: int, sequence: int, variances: list[int]) -> NDArray[np.float64]:
+        """Draw whole numbers with mean 0 and these variances."""
+        address = (agent << 20) + sequence
+        normals = streams.draw_normals(self.seed, streams.PRIVACY, address, (len(variances), 1))[:, 0]
+        return np.rint(normals * np.sqrt(variances))
+
+
+def sample_discrete_gaussian(variance: int) -> int:
+    """Sample k with a probability proportional to exp(-k^2 / (2 variance)), exactly (algorithm 3 of the same)."""
+    scale = math.isqrt(variance) + 1
+    while True:
+        candidate = _sample_discrete_laplace(scale)
+        if _flip_exponential((abs(candidate) * scale - variance) ** 2, 2 * variance * scale * scale):
+            return candidate
+
+
+def _sample_discrete_laplace(scale: int) -> int:
+    """Sample k with a probability proportional to exp(-|k| / scale)."""
+    while True:
+        offset, sign = secrets.randbelow(scale), secrets.randbelow(2)
+        if _flip_exponential(offset, scale):
+            steps = 0
+            while _flip_exponential(1, 1):
+                steps += 1
+            size = offset + scale * steps
+            if size or sign:  # zero once, not as +0 and -0
+                return size if sign else -size
+
+
+def _flip_exponential(numerator: int, denominator: int) -> bool:
+    """Return true with probability exp(-numerator / denominator), from whole random numbers alone."""
+    while numerator > denominator:
+        if not _flip_exponential(1, 1):
+            return False
+        numerator -= denominator
+    count = 1
+    while secrets.randbelow(denominator * count) < numerator:
+        count += 1
+    return count % 2 == 1

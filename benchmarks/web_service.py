@@ -115,9 +115,9 @@ class Users:
 
 async def disturb(workers: Workers, node: PostgresNode | None, options: argparse.Namespace, end: float) -> None:
     """Kill workers at random, and restart PostgreSQL at even distances."""
-    began, restarts = time.monotonic(), 0
+    began, restarts, draws = time.monotonic(), 0, random.Random(options.seed)
     while options.kill and time.monotonic() < end - 5:
-        await asyncio.sleep(random.expovariate(1 / options.kill))
+        await asyncio.sleep(draws.expovariate(1 / options.kill))
         workers.kill_one()
         if node is not None and restarts < options.restarts:
             share = (restarts + 1) / (options.restarts + 1)
@@ -153,9 +153,9 @@ def count_faults(users: Users, url: str, store: str, key: str) -> Counter[str]:
     """Compare each user's sums with what the server holds and what waits in the store."""
     faults = Counter[str]()
     with AgentPool(url, store=store, tokens=key, min_observations=FLOOR) as pool:
-        end = time.monotonic() + 300
+        end = time.monotonic() + 120
         while not (pool.unsent == 0 and pool.flush(5.0)):
-            assert time.monotonic() < end, pool.trouble
+            assert time.monotonic() < end, f"{pool.unsent} uploads are left: {pool.trouble}"
             time.sleep(0.5)
         for name in pool.list_names():
             agent, expected = pool.get(name), users.sums[name]
@@ -216,6 +216,7 @@ def main() -> None:
     parser.add_argument("--concurrent", type=int, default=200, help="requests at a time")
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--kill", type=float, default=10.0, help="mean seconds between kills; 0 kills nothing")
+    parser.add_argument("--seed", type=int, default=0, help="of the times between kills")
     parser.add_argument("--restarts", type=int, default=2, help="restarts of PostgreSQL")
     sys.exit(0 if run(parser.parse_args()) else 1)
 

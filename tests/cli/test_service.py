@@ -440,3 +440,21 @@ def test_the_command_of_the_server_is_one_that_the_command_line_understands(path
     called, bound, _ = app.parse_args(command, exit_on_error=False, print_error=False)
     assert called.__name__ == "serve"
     assert bound.arguments["options"].host == "0.0.0.0"
+
+
+def test_agents_without_groups_are_one_population_and_raise_no_alarm(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = ServerProcess(tmp_path, "sqlite:///store.db", "--policy", "population", published=False).start()
+    connected = server.connect()
+    try:
+        for _ in range(3):
+            connected.enrol().exchange(build_unit_upload(1, 0, 3))
+        main(["agents", "--url", server.url, "--operator-token", str(tmp_path / "operator.token")])
+        assert "one population, no groups yet" in capsys.readouterr().out
+        text = connected.transport.send("GET", "/metrics", b"", {}).text
+        assert "fedcascade_clusters 0.0" in text
+        assert "fedcascade_outsized_share 0.0" in text
+    finally:
+        connected.transport.close()
+        server.stop()

@@ -7,7 +7,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from attack import accidents, connections, disclosure, files, freezes, hostile_files, identities, poisoning
+from attack import accidents, connections, details, disclosure, files, freezes, hostile_files, identities, poisoning
 from attack.arena import open_arena
 from attack.registry import ATTACKS, Attack, Finding, NotPossible
 
@@ -20,6 +20,7 @@ MODULES = (
     identities,
     disclosure,
     hostile_files,
+    details,
 )  # imports register their attacks
 BEFORE = Path(__file__).parent / "before.json"
 

@@ -117,29 +117,50 @@ def difference_forgotten(arena: Arena) -> Finding:
     return Finding(f"the mean moves by {np.linalg.norm(moved):.1g}{way}", not moved.any())
 
 
-@attack(201, "priors of many tokens", sends="25 tokens and four spies around 24 uploads", holds="|cosine| below 0.5")
+@attack(
+    201,
+    "priors of many tokens",
+    sends="17 tokens and four spies around 16 uploads",
+    holds="victims are no nearer than strangers",
+)
 def difference_tokens(arena: Arena) -> Finding:
-    """Estimate each victim's theta from the difference of two priors that surround its upload."""
+    """Estimate each victim's theta from the difference of two priors that surround its upload.
+
+    Only uploads that change the prior count. The same differences are compared with as many users that never uploaded:
+    the prior moves within few directions, so they have a high |cosine| too, and what a victim has beyond that is
+    disclosed.
+    """
     server, random = arena.serve(), np.random.default_rng(4)
     spies, victims = [Peer(server) for _ in range(4)], [Peer(server) for _ in range(VICTIMS)]
     for peer in 3 * spies + victims[:8]:
         upload_some(peer, random)
     lambda_ = float(spies[0].enrolment.terms.constants["lambda_"])
-    before, cosines = estimate_mean(TokenHolder(server).read(), lambda_), []
+    before, cosines, others = estimate_mean(TokenHolder(server).read(), lambda_), list[float](), list[float]()
     for victim in victims[8:]:
         theta = draw_theta(random)
+        strangers = [draw_theta(random) for _ in range(50)]
         upload_some(victim, random, theta, 100)
         for spy in 5 * spies:
             upload_some(spy, random, rounds=8)
         after = estimate_mean(TokenHolder(server).read(), lambda_)
         if before is not None and after is not None and (after != before).any():
-            moved, away = after - before, theta - before
-            cosines.append(abs(float(moved @ away)) / float(np.linalg.norm(moved) * np.linalg.norm(away)))
+            cosines.append(measure_cosine(after - before, theta - before))
+            others += [measure_cosine(after - before, stranger - before) for stranger in strangers]
         before = after
-    tried = len(victims[8:])
-    middle = float(np.median([*cosines, *[0.0] * (tried - len(cosines))]))
-    text = f"{len(cosines)} of {tried} uploads change the prior, median |cosine| to the victim's theta {middle:.2f}"
-    return Finding(text, middle < 0.5)
+    tried, seen = len(victims[8:]), len(cosines)
+    if not cosines:
+        return Finding(f"none of {tried} uploads changes the prior", True)
+    middle, chance = float(np.median(cosines)), float(np.median(others))
+    # Ranks of victims among strangers are uniform if nothing is disclosed; their mean is then normal, nearly.
+    ranks = [float(np.mean(np.array(others) < cosine)) for cosine in cosines]
+    excess = (float(np.mean(ranks)) - 0.5) * float(np.sqrt(12 * seen))
+    text = f"{seen} of {tried} uploads change the prior; in these, median |cosine| to the victim's theta {middle:.2f}"
+    return Finding(f"{text}, to a stranger's {chance:.2f} ({excess:+.1f} deviations)", excess < 3)
+
+
+def measure_cosine(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+    """Return the absolute cosine between two vectors."""
+    return abs(float(one @ other)) / float(np.linalg.norm(one) * np.linalg.norm(other))
 
 
 @attack(201, "rounds read from answers", sends="a spy's upload around each of 24", holds="at most two are known")

@@ -154,3 +154,48 @@ def test_poisoning_agents_upload_before_honest_ones() -> None:
 def test_the_index_names_every_script(folder: str) -> None:
     index = (FOLDER.parent / folder / "README.md").read_text("utf-8")
     assert set(re.findall(r"`(\w+\.py)`", index)) == {path.name for path in (FOLDER.parent / folder).glob("*.py")}
+
+
+def test_files_of_jester_are_read_with_their_gaps(tmp_path: Path) -> None:
+    quality = script("peer_quality")
+    (tmp_path / "jester-data-1.csv").write_text("2,-7.82,99,8.79\n1,99,99,-9.66\n")
+    (tmp_path / "jester-data-2.csv").write_text("3,0.5,-1,2\n")
+    found = quality.read_jester(tmp_path)
+    assert found.users.tolist() == [0, 0, 1, 2, 2, 2]
+    assert found.items.tolist() == [0, 2, 2, 0, 1, 2]
+    assert found.values.tolist() == [-7.82, 8.79, -9.66, 0.5, -1.0, 2.0]
+    with pytest.raises(ValueError, match="jester-data-1"):
+        quality.read_jester(tmp_path / "none")
+
+
+def test_jester_is_compared_on_a_small_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    quality, random = script("peer_quality"), np.random.default_rng(4)
+    tastes, jokes = random.normal(size=(60, 25)), random.normal(size=(25, 100))
+    table = np.clip(2.0 * tastes @ jokes / 5 + random.normal(size=(60, 100)), -10, 10)
+    table[random.random(table.shape) < 0.3] = quality.UNRATED
+    rows = [f"{int((row != quality.UNRATED).sum())},{','.join(f'{value:.2f}' for value in row)}" for row in table]
+    (tmp_path / "jester-data-1.csv").write_text("\n".join(rows))
+    quality.compare_ratings(quality.read_jester(tmp_path), rounds=100)
+    printed = capsys.readouterr().out
+    assert [line.split(" | ")[1] for line in printed.splitlines()[2:6]] == [
+        "population", "fedind", "popularity", "known-clusters"]  # fmt: skip
+
+
+def test_validation_holds_out_new_and_known_users_as_the_test_set_of_mab2rec_does() -> None:
+    quality = script("peer_quality")
+    train = [(user, item, (user + item) % 2) for user in range(300) for item in range(8)]
+    fitted, held = quality.split_validation(train, 1)
+    assert sorted(fitted + held) == train
+    users, others = {row[0] for row in held}, {row[0] for row in fitted}
+    assert len(users - others) == pytest.approx(44, abs=2)
+    assert 100 <= len(users) <= 110
+
+
+def test_our_rankings_for_mab2rec_are_lists_of_its_items() -> None:
+    quality, random = script("peer_quality"), np.random.default_rng(1)
+    genres = {10 * item: random.integers(0, 2, 6).astype(float).tolist() for item in range(12)}
+    train = [(user, item, int(random.random() < 0.3)) for user in range(20) for item in genres]
+    for dimension in (0, 4):
+        lists = quality.rank_ours("population", dimension, genres, train, [3, 99])
+        assert [len(set(row)) for row in lists] == [quality.K] * 2
+        assert {item for row in lists for item in row} <= set(genres)

@@ -149,7 +149,7 @@ class SavedAgent:
             shown = saved.unpack(self.id, state.local.dimension)
             learned, upload = learn_list(self.memory.policy, state, shown, seen, round_=round_, draw=draw)
             self._follow_user(state.local, learned.local, seen)
-            self._close_list(learned, saved, seen, is_rewarded=not (is_late and seen.clicks))
+            self._close_list(learned.local, saved, seen, is_rewarded=not (is_late and seen.clicks))
             return learned, upload
 
         with self._hold():
@@ -170,18 +170,18 @@ class SavedAgent:
             saved = self._read_list(impression, UNREWARDED)
             seen = saved.seen
             after = replace(seen, rewards=split_reward(value, len(seen.clicks)))
-            self._close_list(state, saved, after, is_rewarded=True)
+            self._close_list(state.local, saved, after, is_rewarded=True)
             shown = saved.unpack(self.id, state.local.dimension)
             return correct(self.memory.policy, state, shown, seen, after.values, saved.content.round), None
 
         with self._hold():
             self.memory.update(learn)
 
-    def _close_list(self, state: SavedState, saved: SavedList, seen: Examination, *, is_rewarded: bool) -> None:
+    def _close_list(self, local: LocalState, saved: SavedList, seen: Examination, *, is_rewarded: bool) -> None:
         """Delete a list with feedback, record it, or keep it for its reward."""
-        is_recorded = saved.arrival > state.local.arrivals - self._options.record_lists
+        is_recorded = saved.arrival > local.arrivals - self._options.record_lists
         kept = UNREWARDED if not is_rewarded else RECORDED if is_recorded else None
-        round_ = 0 if state.local.own is None else state.local.own_total.rounds
+        round_ = 0 if local.own is None else local.own_total.rounds
         close_list(self.memory.run, self.memory.number, saved, seen, kept, round_)
 
     def _follow_user(self, before: LocalState, after: LocalState, seen: Examination) -> None:

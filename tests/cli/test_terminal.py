@@ -147,7 +147,8 @@ def test_help_groups_commands_and_names_the_types_of_numbers(capsys: pytest.Capt
 @pytest.mark.usefixtures("_eighty_columns")
 def test_results_of_long_runs_fit(capsys: pytest.CaptureFixture[str]) -> None:
     summaries: list[dict[str, Any]] = [
-        {"policy": name, "regret": 147_233.4, "reward": 1_000_000, "rounds": 1_000_000, "seconds": 1.0,
+        {"policy": name, "regret": 147_233.4, "reward": 1_000_000, "clicked": 1_000_000, "rounds": 1_000_000,
+         "seconds": 1.0,
          "clusters": 1_000, "clustering_error": 1.0, "communications": {"total": 1_000_000}}
         for name in POLICIES
     ]  # fmt: skip

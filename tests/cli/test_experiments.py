@@ -234,7 +234,7 @@ def test_without_a_terminal_lines_are_far_apart(capsys: pytest.CaptureFixture[st
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-COMPARED = ["living", "population", "rare-clicks", "ratings", "sensitivity"]
+COMPARED = ["living", "many-users", "population", "rare-clicks", "ratings", "sensitivity"]
 
 
 @pytest.mark.timeout(300)
@@ -242,7 +242,7 @@ COMPARED = ["living", "population", "rare-clicks", "ratings", "sensitivity"]
 def test_a_small_version_of_each_plan_runs_and_prints_its_table(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = resize_plan(load_builtin_plan(name), rounds=50 if name != "living" else 500, seeds=[300])
+    plan = resize_plan(load_builtin_plan(name), rounds=500 if name in ("living", "many-users") else 50, seeds=[300])
     small = structs.replace(plan, checkpoints=2, environments=tuple(_shrink(each) for each in plan.environments))
     execute([small], tmp_path, lambda jobs, _report: ((job, run_job(job)) for job in jobs), lambda _: None)
     print_results(read_results(tmp_path))

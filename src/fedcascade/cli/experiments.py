@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 PAPER_FOLDER = Path("results/paper")
 # A constant, because --help reads no files.
 BUILTIN_PLANS = (
-    "figure-1a, figure-1bc, figure-1d, living, million, population, privacy, rare-clicks, ratings, sensitivity, "
-    "warm-start"
+    "figure-1a, figure-1bc, figure-1d, living, many-users, million, population, privacy, rare-clicks, ratings, "
+    "sensitivity, warm-start"
 )
 PLAN_HELP = f"TOML file: environments x policies x grids x seeds. Or a built-in plan: {BUILTIN_PLANS}."
 

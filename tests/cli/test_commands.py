@@ -31,6 +31,7 @@ KEYS = {
     "observations",
     "communications",
     "bytes",
+    "clicked",
     "clusters",
     "clustering_error",
     "seconds",

@@ -97,7 +97,7 @@ def follow_cascade(length: int, click: int | None) -> Examination:
     """Return the feedback of the cascade model: examined up to the first click, or to the end.
 
     >>> follow_cascade(4, 1)
-    Examination(examined=2, clicks=(1,))
+    Examination(examined=2, clicks=(1,), rewards=())
     """
     return Examination(count_examined(length, click), () if click is None else (click,))
 
@@ -112,8 +112,8 @@ def examine(
 
     ``reward`` is that of ``split_reward``; several are in the order of ``clicks``.
 
-    >>> examine(6, [3, 1]), examine(6, [1], looked_until=4), examine(6, [])
-    (Examination(examined=4, clicks=(1, 3)), Examination(examined=5, clicks=(1,)), Examination(examined=6, clicks=()))
+    >>> [(seen.examined, seen.clicks) for seen in (examine(6, [3, 1]), examine(6, [1], looked_until=4), examine(6, []))]
+    [(4, (1, 3)), (5, (1,)), (6, ())]
     """
     given = tuple(dict.fromkeys(clicks))
     values = dict(zip(given, split_reward(reward, len(given)), strict=False))

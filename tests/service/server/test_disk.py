@@ -34,10 +34,10 @@ pytestmark = pytest.mark.skipif(not may_mount(), reason="this kernel does not le
 
 
 class Disk(ServerProcess):
-    """A server in a namespace where its folder's ``disk`` is a file system of one megabyte."""
+    """A server in a namespace where its folder's ``disk`` is a file system of two megabytes."""
 
     def command(self) -> list[str]:
-        script = 'mount -t tmpfs -o size=1m none disk && exec "$@"'
+        script = 'mount -t tmpfs -o size=2m none disk && exec "$@"'
         return ["unshare", "-rm", "sh", "-c", script, "sh", *super().command()]
 
     def inside(self, *command: str) -> None:
@@ -67,7 +67,7 @@ def fill(agent, first: int, most: int) -> int:  # type: ignore[no-untyped-def]
     return most
 
 
-@pytest.mark.parametrize("ballast", [600, 604])  # what room is left over when an upload does not fit
+@pytest.mark.parametrize("ballast", [1_400, 1_404])  # what room is left over when an upload does not fit
 def test_a_full_disk_and_a_read_only_disk_lose_nothing(disk: Disk, ballast: int) -> None:
     running = disk.connect()
     agent = running.enrol()

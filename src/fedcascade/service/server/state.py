@@ -329,7 +329,10 @@ def find_row_digests(state: dict[str, Any], digests: Sequence[bytes]) -> dict[st
 def warm_up(policy: Policy, dimension: int) -> None:
     """Compile or load the code that uploads need, so that no agent waits for a compiler."""
     state = ServerState(policy, dimension)
-    statistics = Statistics(np.eye(dimension), np.zeros(dimension), dimension, 0, dimension)
+    # So many equal observations that ``population`` makes a group.
+    many = 10_000 * dimension
+    moment = np.full(dimension, 5_000 / np.sqrt(dimension))
+    statistics = Statistics(10_000 * np.eye(dimension), moment, many, many // 2, many)
     for position in range(1, 8):
         cause = Cause.FORCED if position < 7 else Cause.CHANGE
         upload = Upload(agent=position % 3, sequence=position, cause=cause, statistics=statistics)

@@ -329,9 +329,7 @@ def find_row_digests(state: dict[str, Any], digests: Sequence[bytes]) -> dict[st
 def warm_up(policy: Policy, dimension: int) -> None:
     """Compile or load the code that uploads need, so that no agent waits for a compiler."""
     state = ServerState(policy, dimension)
-    # So many equal observations that ``population`` makes a group.
-    many = 10_000 * dimension
-    moment = np.full(dimension, 5_000 / np.sqrt(dimension))
+    many, moment = 10_000 * dimension, np.full(dimension, 5_000 / np.sqrt(dimension))  # enough to make a group
     statistics = Statistics(10_000 * np.eye(dimension), moment, many, many // 2, many)
     for position in range(1, 8):
         cause = Cause.FORCED if position < 7 else Cause.CHANGE

@@ -103,9 +103,8 @@ def weigh_groups(
     The last weight is that of no group, to which ``unassigned`` users belong.
     """
     weights[:] = LOG_ZERO
-    weights[weights.size - 1] = log(max(1.0, unassigned)) + measure_evidence(
-        gram, moment, 0.0, gram, moment, base, work
-    )
+    alone = measure_evidence(gram, moment, 0.0, gram, moment, base, work)
+    weights[weights.size - 1] = log(max(1.0, unassigned)) + alone
     slots = np.flatnonzero(groups.size > MIN_SIZE)
     joint = measure_joints((gram, moment), 1.0, groups.gram, groups.moment, slots, base, work)
     for k in range(slots.size):

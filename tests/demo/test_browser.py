@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 from itertools import pairwise, product
 from pathlib import Path
@@ -251,39 +252,33 @@ def test_agents_without_groups_are_one_population(agents: int, browser_page: Bro
         process.stop()
 
 
-def test_a_newcomer_is_told_what_happens_and_can_take_part(browser_page: BrowserPage, tmp_path: Path) -> None:
-    command = [*(sys.executable, "-m", "fedcascade", "live", "--no-browser", "--port", "0", "--pace", "5000")]
-    with subprocess.Popen([*command, "--rounds", "4000"], cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+@contextmanager
+def run_live(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """Run ``fedcascade live``; at the end, Ctrl-C stops it without an error."""
+    command = [sys.executable, "-m", "fedcascade", "live", "--no-browser", "--port", "0", *options]
+    with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True) as process:
         try:
-            take_part(browser_page, process)
+            yield process
             process.send_signal(signal.SIGINT)
             assert process.wait(30) == 0
         finally:
             process.kill()
+
+
+def test_a_newcomer_is_told_what_happens_and_can_take_part(browser_page: BrowserPage, tmp_path: Path) -> None:
+    with run_live(tmp_path, "--pace", "5000", "--rounds", "4000") as process:
+        take_part(browser_page, process)
 
 
 def test_a_visitor_changes_half_of_the_minds_and_agents_begin_anew(browser_page: BrowserPage, tmp_path: Path) -> None:
-    command = [*(sys.executable, "-m", "fedcascade", "live", "--drift", "--no-browser", "--port", "0")]
     sizes = ["--users", "8", "--clusters", "2", "--rounds", "100000", "--pace", "5000"]
-    with subprocess.Popen([*command, *sizes], cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            change_minds(browser_page, process)
-            process.send_signal(signal.SIGINT)
-            assert process.wait(30) == 0
-        finally:
-            process.kill()
+    with run_live(tmp_path, "--drift", *sizes) as process:
+        change_minds(browser_page, process)
 
 
 def test_a_lecturer_sets_the_policies_and_starts_over(browser_page: BrowserPage, tmp_path: Path) -> None:
-    command = [*(sys.executable, "-m", "fedcascade", "live", "--no-browser", "--port", "0")]
-    sizes = ["--users", "6", "--clusters", "2", "--pace", "5000"]
-    with subprocess.Popen([*command, *sizes], cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            steer(browser_page, process)
-            process.send_signal(signal.SIGINT)
-            assert process.wait(30) == 0
-        finally:
-            process.kill()
+    with run_live(tmp_path, "--users", "6", "--clusters", "2", "--pace", "5000") as process:
+        steer(browser_page, process)
 
 
 def read_link(process: subprocess.Popen[str]) -> tuple[str, str]:

@@ -141,9 +141,9 @@ class BrokenRule(NamedTuple):
 
 
 def find_broken_rules(batch: pl.DataFrame, raw: pl.DataFrame, allowed: Iterable[str] | None) -> list[BrokenRule]:
-    """Find the rules that rows of a batch break; each row counts for the first one.
+    """Find the rules that rows of a batch break; a row that breaks several is reported for the first.
 
-    ``raw`` holds the values of the file, ``allowed`` the names of items, unless all names are.
+    ``raw`` holds the values of the file. ``allowed`` holds the names of items; None allows all names.
     """
     rules = list(_list_rules(batch.columns, allowed))
     if MORE in raw.columns:

@@ -3,8 +3,9 @@
 import { roundReward } from "./cascade.js";
 import { require, requireWhole } from "./checks.js";
 import { beginTimeline, correctTimeline, followList } from "./drift.js";
+import { release } from "./privacy.js";
 import { computeScores, getRidge } from "./ridge.js";
-import { add, areSame, observe as addRound, zero } from "./statistics.js";
+import { add, areSame, observe as addRound, subtract, zero } from "./statistics.js";
 import { beginOwnData, splitDownload, trimDownload, weighOthers } from "./trust.js";
 
 /**
@@ -24,9 +25,10 @@ import { beginOwnData, splitDownload, trimDownload, weighOthers } from "./trust.
  * The state of an agent: counts of arrivals and uploads, the buffer, unanswered uploads (oldest first), the last download, the
  * server's rounds and agents at that download, and arrivals since. ``isChangePending`` marks a changed user whose change upload
  * has not been sent; ``own`` holds own data if the policy keeps them apart; ``confirmed`` sums the uploads that the server has counted;
- * ``era`` counts the changes of the user.
+ * ``era`` counts the changes of the user. ``first`` sums the first items since the last upload, which are all that a private upload
+ * holds; the outbox of such an agent holds uploads with noise.
  * @typedef {{arrivals: number, uploads: number, buffer: Statistics, outbox: Upload[], download: Statistics, isChangePending: boolean,
- *   rounds: number, agents: number, since: number, own?: OwnData | null, confirmed?: Statistics, era?: number}} AgentState
+ *   rounds: number, agents: number, since: number, own?: OwnData | null, confirmed?: Statistics, era?: number, first?: Statistics}} AgentState
  */
 
 /** Return the state of an agent without data. @param {number} dimension @returns {AgentState} */
@@ -48,7 +50,8 @@ export const isReplacing = ({ isChangePending, outbox }) => isChangePending || o
 export const remove = (outbox, upload) => outbox.filter(({ sequence }) => sequence !== upload.sequence);
 
 /** Sum the own data that the last download does not hold. @param {AgentState} state */
-export function sumPending({ outbox, buffer, isChangePending }) {
+export function sumPending({ outbox, buffer, isChangePending, first }) {
+  if (first) return buffer; // answers hold others' data only
   const current = isChangePending ? [] : outbox.slice(Math.max(0, outbox.findLastIndex(isChange)));
   return current.map(({ statistics }) => statistics).reduceRight(add, buffer);
 }
@@ -64,10 +67,17 @@ const kept = new WeakMap();
  * @template {AgentState} State @param {Policy} policy @param {State} state @returns {State}
  */
 export function keepOwnData(policy, state) {
-  if (!keepsOwnData(policy) || (state.own && !state.own.timeline === !policy.drift)) return state;
+  const isStart = policy.privacy && !state.first;
+  if (!keepsOwnData(policy) || (!isStart && state.own && !state.own.timeline === !policy.drift)) return state;
   let known = kept.get(state);
-  if (known?.policy !== policy) kept.set(state, known = { policy, state: restartOwnData(policy, state) });
+  if (known?.policy !== policy) kept.set(state, known = { policy, state: restartOwnData(policy, isStart ? startPrivate(state) : state) });
   return /** @type {State} */ (known.state);
+}
+
+/** Start private uploads without data of before. @param {AgentState} state @returns {AgentState} */
+function startPrivate(state) {
+  const nothing = zero(state.buffer.moment.length);
+  return { ...state, first: nothing, buffer: nothing, own: null };
 }
 
 /**
@@ -78,9 +88,10 @@ export function keepOwnData(policy, state) {
 export function restartOwnData(policy, state) {
   if (!keepsOwnData(policy)) return state;
   const { download, buffer, confirmed } = state, pending = sumPending(state), nothing = zero(buffer.moment.length);
-  const held = isReplacing(state) ? nothing : confirmed ?? nothing, own = renewOwnData(policy, state, add(held, pending));
+  const known = state.own ? subtract(state.own.total, pending) : nothing; // the server's copy of private data has noise
+  const held = policy.privacy ? known : isReplacing(state) ? nothing : confirmed ?? nothing, own = renewOwnData(policy, state, add(held, pending));
   const isNewcomer = policy.trust && !held.count && !download.count;
-  return weigh(policy, { ...state, own: isNewcomer ? splitDownload(own, download, pending) : own });
+  return weigh(policy, { ...state, own: isNewcomer ? splitDownload(own, download, pending, policy.privacy) : own });
 }
 
 /**
@@ -98,7 +109,8 @@ function renewOwnData({ drift }, { own }, total) {
  */
 export function restart(policy, state, kept) {
   const own = keepsOwnData(policy) ? renewOwnData(policy, state, kept) : null;
-  return weigh(policy, { ...state, own, buffer: kept, download: zero(kept.moment.length), isChangePending: true });
+  const nothing = zero(kept.moment.length), first = state.first && nothing;
+  return weigh(policy, { ...state, own, buffer: kept, download: nothing, isChangePending: true, first });
 }
 
 /** Count a change of the user, after which earlier lists take no reward. @template {AgentState} State @param {State} state @returns {State} */
@@ -181,13 +193,18 @@ export function observe(policy, state, listed, examination, { round, draw, arriv
   if (next.isChangePending) return sendIfDue(policy, next);
   const download = getRidge(next.download, policy.lambda);
   const cause = policy.trigger({ round, draw, arrivals, download, buffer: next.buffer });
-  return cause ? sendBuffer(next, cause) : { state: next, upload: null };
+  return cause ? sendBuffer(policy, next, cause) : { state: next, upload: null };
 }
 
 const PRIOR_REWARD = 0.5; // of a click, before its user has any
 
-/** Return the mean reward of the user's clicks so far, and of one more with the prior mean. @param {AgentState} state */
-export function expectReward(state) {
+/**
+ * Return the mean reward of the user's clicks so far, and of one more with the prior mean. With private uploads it is the prior mean:
+ * the upload of a list must not depend on other lists.
+ * @param {Policy} policy @param {AgentState} state
+ */
+export function expectReward({ privacy }, state) {
+  if (privacy) return PRIOR_REWARD;
   const pending = sumPending(state), { clicks, shortfall = 0 } = isReplacing(state) || !state.confirmed ? pending : add(state.confirmed, pending);
   return roundReward((PRIOR_REWARD + clicks - shortfall) / (1 + clicks));
 }
@@ -210,7 +227,8 @@ export function correct(policy, before, difference, round) {
  */
 function followUser(policy, state, listed, seen) {
   const { trust, drift } = policy, { own } = state;
-  const next = { ...state, buffer: addRound(state.buffer, listed, seen), since: state.since + 1 };
+  const first = state.first && addRound(state.first, listed, keepFirst(seen));
+  const next = { ...state, buffer: addRound(state.buffer, listed, seen), since: state.since + 1, first };
   if (!own || !keepsOwnData(policy)) return next;
   const total = addRound(own.total, listed, seen);
   const { timeline, kept } = drift && own.timeline
@@ -220,23 +238,29 @@ function followUser(policy, state, listed, seen) {
   return trust && total.rounds % trust.every === 0 ? weigh(policy, followed) : followed;
 }
 
+/** Return the part of the feedback that is about the first item. @param {Examination} seen @returns {Examination} */
+const keepFirst = ({ clicks, rewards }) => (clicks[0] === 0 ? { examined: 1, clicks: [0], rewards: rewards?.slice(0, 1) } : { examined: 1, clicks: [] });
+
 /**
  * Send the buffer if it has enough observations; as a change if one is pending.
  * @template {AgentState} State @param {Policy} policy @param {State} state @returns {{state: State, upload: Upload | null}}
  */
-function sendIfDue({ least }, state) {
-  const isDue = state.buffer.count >= Math.max(1, least);
-  return isDue ? sendBuffer(state, state.isChangePending ? "change" : "forced") : { state, upload: null };
+function sendIfDue(policy, state) {
+  const isDue = state.buffer.count >= Math.max(1, policy.least);
+  return isDue ? sendBuffer(policy, state, state.isChangePending ? "change" : "forced") : { state, upload: null };
 }
 
 /**
- * Algorithm 1, line 8: put the buffer into the outbox, and start an empty one.
- * @template {AgentState} State @param {State} state @param {string} cause
+ * Algorithm 1, line 8: put the buffer into the outbox, and start an empty one. A private upload holds the first items, and gets its
+ * noise here, once; own data join the download at once, because answers hold others' data only.
+ * @template {AgentState} State @param {Policy} policy @param {State} state @param {string} cause
+ * @returns {{state: State, upload: Upload | null}}
  */
-function sendBuffer(state, cause) {
-  const upload = { sequence: state.uploads + 1, cause, statistics: state.buffer };
-  const buffer = zero(state.buffer.moment.length);
-  return { state: { ...state, uploads: upload.sequence, buffer, outbox: [...state.outbox, upload], isChangePending: false }, upload };
+function sendBuffer({ privacy }, state, cause) {
+  const { buffer, first } = state, isPrivate = privacy && first, nothing = zero(buffer.moment.length);
+  const made = { sequence: state.uploads + 1, cause, statistics: isPrivate ? first : buffer }, upload = isPrivate ? release(privacy, made) : made;
+  const sent = { ...state, uploads: made.sequence, buffer: nothing, outbox: upload ? [...state.outbox, upload] : state.outbox, isChangePending: false };
+  return { state: isPrivate ? { ...sent, first: nothing, download: add(state.download, buffer) } : sent, upload };
 }
 
 /**
@@ -249,8 +273,8 @@ export function receive(policy, state, upload, { statistics, rounds, agents }) {
   if (isReplacing(answered)) return answered;
   const next = { ...answered, download: statistics };
   if (!policy.trust || !next.own) return next;
-  const pending = sumPending(next), trimmed = trimDownload(next.own, policy.trust, statistics, pending);
-  return weigh(policy, { ...next, own: splitDownload(next.own, trimmed, pending) });
+  const pending = sumPending(next), { privacy } = policy, trimmed = privacy ? statistics : trimDownload(next.own, policy.trust, statistics, pending);
+  return weigh(policy, { ...next, own: splitDownload(next.own, trimmed, pending, privacy) });
 }
 
 /**

@@ -24,12 +24,12 @@ const NO_TOKEN = "the server does not know this agent: ask the operator for an e
  * Load the agent of a store, or enrol one. The token is stored: an agent that the server has lost may need it later. Terms are
  * checked before a token is made or used.
  * @param {Store} store @param {Transport} transport @param {FollowTerms} followTerms @param {string | (() => Promise<string> | string) | null} token
- * @param {string | null} features of the page @returns {Promise<SavedState>}
+ * @param {((terms: Terms) => void) | null} check rejects terms @returns {Promise<SavedState>}
  */
-export async function loadOrEnrol(store, transport, followTerms, token, features) {
+export async function loadOrEnrol(store, transport, followTerms, token, check) {
   const given = typeof token === "string" ? token : null;
   const [state, known] = await store.update(["state", "token"], (values) => ({ puts: given === null ? [] : [["token", given]], result: values }));
-  if (features !== null && (state || known || token)) requireFeatures(state?.enrolment.terms ?? await fetchTerms(transport), features);
+  if (check && (state || known || token)) check(state?.enrolment.terms ?? await fetchTerms(transport));
   if (!state && !given && !known && typeof token === "function") {
     const made = await token();
     require(typeof made === "string", `token() must give the text of an enrolment token, got ${typeof made}`);

@@ -4,7 +4,7 @@ import { require, requireWhole } from "./checks.js";
 import { AgentClient } from "./client.js";
 import { loadOrEnrol, readIdentity } from "./enrolment.js";
 import { FallbackAgent, findMissing } from "./fallback.js";
-import { followTerms } from "./policies.js";
+import { followTerms, requireFeatures } from "./policies.js";
 import { SavedAgent } from "./saved-agent.js";
 import { MemoryStore, openBrowserStore } from "./store.js";
 import { ExchangeLoop } from "./sync.js";
@@ -15,6 +15,7 @@ import { ExchangeLoop } from "./sync.js";
  * @import { ProblemSize } from "./policies.js"
  * @import { AgentOptions } from "./saved-agent.js"
  * @import { Store } from "./store.js"
+ * @import { Terms } from "./wire.js"
  */
 
 export { chooseArm } from "./arms.js";
@@ -39,6 +40,7 @@ export { always } from "./triggers.js";
  * @property {Store | string} [store] where the agent keeps its state: a store, or the name of one in
  *   this browser's IndexedDB; in memory without IndexedDB
  * @property {string} [features] version of the page's features, a label or label:hash; a server of another version is refused
+ * @property {number} [mostEpsilon] refuse a server whose private uploads have a larger epsilon, or that has none; Infinity takes any epsilon
  * @property {AgentOptions["policy"]} [policy] changes the server's policy
  * @property {Oracle} [oracle] chooses lists from scores; the best k items if not given
  * @property {number} [minObservations] minimum of an upload, and at least the server's; 2 d if not given
@@ -123,14 +125,20 @@ export async function connect({ url, token = null, features, store: where, pause
   require(/^https?:\/\/[^/]/.test(url), `a server's address looks like https://host:8777, got '${url}'`);
   if (options.minObservations !== undefined) requireWhole("minObservations", options.minObservations, 0);
   if (options.keepLists !== undefined) requireWhole("keepLists", options.keepLists);
-  const { keepSeconds = 1 } = options;
+  const { keepSeconds = 1, mostEpsilon } = options, follow = (/** @type {Terms} */ terms) => followTerms(terms, options);
+  require(mostEpsilon === undefined || mostEpsilon > 0, `mostEpsilon must be a number > 0, got ${mostEpsilon}`);
   require(keepSeconds > 0 && keepSeconds < Infinity, `keepSeconds must be a number > 0, got ${keepSeconds}`);
   const missing = await findMissing();
   if (missing !== null) return new FallbackAgent(missing);
   const store = typeof where === "object" ? where : await openStore(where);
   const transport = { url: url.replace(/\/+$/, ""), fetch: send ?? globalThis.fetch.bind(globalThis), now };
+  const check = (/** @type {Terms} */ terms) => {
+    requireFeatures(terms, features ?? null);
+    follow(terms);
+  };
+  const isAsked = features !== undefined || mostEpsilon !== undefined;
   try {
-    const state = await store.hold("enrolment", undefined, () => loadOrEnrol(store, transport, (terms) => followTerms(terms, options), token, features ?? null));
+    const state = await store.hold("enrolment", undefined, () => loadOrEnrol(store, transport, follow, token, isAsked ? check : null));
     return new RemoteAgent(store, state, new AgentClient(transport, () => readIdentity(store)), { ...options, now, pauses });
   } catch (error) {
     await store.close();

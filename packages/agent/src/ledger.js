@@ -3,6 +3,8 @@
 
 import { isChange, isReplacing, keepOwnData, receive, remove, replaceHeld, restartOwnData, skipAnswer, sumPending, takeBack } from "./agent.js";
 import { require } from "./checks.js";
+import { findPrivacy } from "./policies.js";
+import { requirePrivacy } from "./privacy.js";
 import { getRidge } from "./ridge.js";
 import { add, areSame, check, isCorrection, subtract, unpackStatistics, zero } from "./statistics.js";
 
@@ -50,18 +52,19 @@ export function takePrior(before, message, policy) {
 }
 
 /**
- * Store changes of the enrolment; reject another dimension. A download that is invalid under the new lambda is replaced by
- * the confirmed uploads.
+ * Store changes of the enrolment; reject another dimension, and less privacy. A download that is invalid under the new lambda is
+ * replaced by the confirmed uploads.
  * @template {SavedState} State @param {State} state @param {Partial<EnrolmentAnswer>} changes
  */
 export function follow(state, changes) {
   const enrolment = { ...state.enrolment, ...changes }, d = enrolment.terms.dimension, own = state.enrolment.terms.dimension;
   require(d === own, `the server has dimension ${d}, this agent ${own}: enrol a new agent`);
+  requirePrivacy(findPrivacy(enrolment.terms), undefined, findPrivacy(state.enrolment.terms));
   try {
     getRidge(state.download, enrolment.terms.constants.lambda_);
     return { ...state, enrolment };
   } catch {
-    return { ...state, enrolment, download: state.confirmed };
+    return { ...state, enrolment, download: state.first ? zero(d) : state.confirmed };
   }
 }
 
@@ -90,7 +93,7 @@ export function settle(before, standing, policy) {
   const held = checkStanding(standing, state.enrolment.terms.dimension);
   if (state.outbox.length) return { state: before, result: null };
   const { last_change: lastChange, credential } = standing, uploads = getLastSequence(state, standing);
-  const { lost, note, go } = compareSums(state, held, lastChange);
+  const { lost, note, go } = policy.privacy ? compareCounts(state, held, lastChange) : compareSums(state, held, lastChange);
   const settled = { ...state, enrolment: { ...state.enrolment, credential }, confirmed: held, lastChange, isSettled: true, lost: state.lost + lost, uploads };
   if (state.isChangePending) return { state: settled, result: null }; // the next upload replaces what the server holds
   return { state: go ? go(policy, settled) : settled, result: note };
@@ -98,27 +101,41 @@ export function settle(before, standing, policy) {
 
 /**
  * Give an upload that was not counted an unused number. If a change waits, all uploads that wait become one, because order matters.
+ * Private uploads stay as they are: the noise of a sum is not that of an upload.
  * @param {SavedState} before @param {Upload} upload @param {Pick<Standing, "last_sequence">} standing @param {Policy} policy
  * @returns {SavedState}
  */
 export function renumber(before, upload, { last_sequence }, policy) {
   const state = keepOwnData(policy, before);
-  const sequence = getLastSequence(state, { last_sequence }) + 1, isOne = state.outbox.some(isChange);
+  const sequence = getLastSequence(state, { last_sequence }) + 1, isOne = !policy.privacy && state.outbox.some(isChange);
   const statistics = isOne ? sumPending({ ...state, buffer: zero(state.buffer.moment.length) }) : upload.statistics;
   const renamed = { cause: isOne ? "change" : upload.cause, statistics, sequence }, rest = isOne ? [] : remove(state.outbox, upload);
   return { ...state, uploads: sequence, outbox: state.isChangePending ? rest : [...rest, renamed] };
 }
 
 /**
- * Remove an upload that the server will never accept. Unless it is lost, its data go back into the buffer.
+ * Remove an upload that the server will never accept. Unless it is lost, its data go back into the buffer. A private one is lost.
  * @param {SavedState} before @param {Upload} upload @param {boolean} isLost @param {Policy} policy @returns {SavedState}
  */
 export function withdraw(before, upload, isLost, policy) {
-  const state = keepOwnData(policy, before), { statistics } = upload, lost = state.lost + (isLost ? statistics.rounds : 0);
+  const state = keepOwnData(policy, before), { statistics } = upload, lost = state.lost + (isLost || policy.privacy ? statistics.rounds : 0);
   const rest = { ...state, outbox: remove(state.outbox, upload), lost };
-  if (isReplacing(rest)) return rest; // a later upload replaces it
+  if (isReplacing(rest) || policy.privacy) return rest; // a later upload replaces it, or its data must not be in another one
   if (isChange(upload)) return replaceHeld(policy, rest, isLost ? zero(statistics.moment.length) : statistics);
   return isLost ? restartOwnData(policy, rest) : takeBack(policy, rest, statistics);
+}
+
+const COPY = "that this store does not have: a copy of it is or was in use";
+
+/**
+ * Compare the counts of private uploads, whose sums the server keeps in another form; nothing is sent again.
+ * @param {SavedState} state @param {Statistics} held @param {number} lastChange
+ * @returns {ReturnType<typeof compareSums>}
+ */
+function compareCounts({ confirmed, lastChange: known }, held, lastChange) {
+  const missing = confirmed.rounds - held.rounds;
+  if (missing > 0) return { lost: missing, note: `the server has lost ${missing} rounds: private uploads are sent once` };
+  return { lost: 0, note: missing || lastChange !== known ? `the server holds ${-missing} rounds ${COPY}` : null };
 }
 
 /**
@@ -128,8 +145,8 @@ export function withdraw(before, upload, isLost, policy) {
  */
 function compareSums({ confirmed, lastChange: known }, held, lastChange) {
   if (areSame(confirmed, held)) return { lost: 0, note: null };
-  const missing = subtract(confirmed, held), copy = "that this store does not have: a copy of it is or was in use";
-  if (lastChange > known) return { lost: 0, note: `the server holds a change ${copy}`, go: restartOwnData };
+  const missing = subtract(confirmed, held);
+  if (lastChange > known) return { lost: 0, note: `the server holds a change ${COPY}`, go: restartOwnData };
   if (lastChange < known) {
     const note = "the server has lost a change of this agent's user: it is sent again";
     return { lost: 0, note, go: (policy, settled) => replaceHeld(policy, settled, confirmed) };
@@ -138,7 +155,7 @@ function compareSums({ confirmed, lastChange: known }, held, lastChange) {
     const note = `the server has lost ${missing.rounds} confirmed rounds: they are sent again`;
     return { lost: 0, note, go: (policy, settled) => takeBack(policy, settled, missing) };
   }
-  if (isCorrection(subtract(held, confirmed), confirmed)) return { lost: 0, note: `the server holds ${-missing.rounds} rounds ${copy}` };
+  if (isCorrection(subtract(held, confirmed), confirmed)) return { lost: 0, note: `the server holds ${-missing.rounds} rounds ${COPY}` };
   const lost = Math.max(0, missing.rounds);
   return { lost, note: `the server holds other rounds than this agent has sent: at least ${lost} are lost` };
 }

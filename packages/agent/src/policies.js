@@ -1,10 +1,12 @@
 // The agent's side of the server's policies: trigger, estimate, confidence and trust.
 
 import { require } from "./checks.js";
+import { readPrivacy, requirePrivacy } from "./privacy.js";
 import { anyOf, atLeast, auxiliary, determinant, doubling } from "./triggers.js";
 
 /**
  * @import { Detection } from "./drift.js"
+ * @import { NoiseSource, Privacy } from "./privacy.js"
  * @import { Ridge } from "./ridge.js"
  * @import { Trigger } from "./triggers.js"
  * @import { Trust } from "./trust.js"
@@ -15,12 +17,14 @@ import { anyOf, atLeast, auxiliary, determinant, doubling } from "./triggers.js"
  * The sizes of a beta by formula. If a policy has ``trust``, beta is in standard deviations of a click.
  * @typedef {{users: number, dimension: number, listLength: number, rounds: number}} ProblemSize
  * @typedef {(ridge: Ridge, problem: ProblemSize) => number} Confidence
- * ``least`` is the minimum of observations in an upload, ``drift`` has the constants of drift detection, or null.
+ * ``least`` is the minimum of observations in an upload, ``drift`` has the constants of drift detection, or null, and ``privacy`` those
+ * of private uploads.
  * @typedef {{name: string, trigger: Trigger, least: number, usesBuffer: boolean, lambda: number,
- *   computeBeta: Confidence, trust: Trust | null, drift: Detection | null}} Policy
+ *   computeBeta: Confidence, trust: Trust | null, drift: Detection | null, privacy?: Privacy | null}} Policy
  * @typedef {Record<string, any>} Constants
  */
 
+const PRIVATE = "population-private";
 const LARGEST_MINIMUM = 10_000; // observations
 
 /** @type {Record<string, {trigger: (constants: Constants) => Trigger, usesBuffer: boolean, hasTrust?: boolean}>} */
@@ -30,6 +34,7 @@ const POLICIES = {
   "force-comm": { trigger: ({ alpha_c }) => anyOf(determinant(alpha_c), doubling), usesBuffer: false },
   "no-auxiliary": { trigger: ({ alpha_c }) => determinant(alpha_c), usesBuffer: false },
   population: { trigger: ({ alpha_c }) => anyOf(determinant(alpha_c), doubling), usesBuffer: true, hasTrust: true },
+  [PRIVATE]: { trigger: () => doubling, usesBuffer: true, hasTrust: true }, // the time of an upload must not depend on data
 };
 
 /** @type {Record<string, (constants: Constants) => Confidence>} */
@@ -47,15 +52,24 @@ const CONFIDENCES = {
     Math.sqrt(lambda) + noise * Math.sqrt(Math.max(0, logDet + (2 * Math.log(1 / delta) - dimension * Math.log(lambda)))),
 };
 
-/** Build the policy that the server's terms describe. @param {{policy: string, constants: Constants}} terms @returns {Policy} */
-function buildPolicy({ policy, constants }) {
+/**
+ * Return the private uploads of a server's terms, or null.
+ * @param {{policy: string, constants: Constants}} terms @param {NoiseSource} [noise]
+ */
+export const findPrivacy = ({ policy, constants }, noise) => (policy === PRIVATE ? readPrivacy(constants, noise) : null);
+
+/**
+ * Build the policy that the server's terms describe.
+ * @param {{policy: string, constants: Constants}} terms @param {NoiseSource} [noise] @returns {Policy}
+ */
+function buildPolicy({ policy, constants }, noise) {
   const kind = constants.confidence ?? "constant";
   const row = Object.hasOwn(POLICIES, policy) && POLICIES[policy], confidence = Object.hasOwn(CONFIDENCES, kind) && CONFIDENCES[kind];
   require(row, `this agent knows the policies ${Object.keys(POLICIES).join(", ")}, and the server runs ${policy}`);
   require(confidence, `this agent knows a beta that is ${Object.keys(CONFIDENCES).join(", ")}, and the server's is ${kind}`);
   const { trigger, usesBuffer, hasTrust } = row, { lambda_: lambda, every = 4, threshold, limit, drop, caution, block } = constants;
   const trust = hasTrust ? { every, lambda } : null, drift = constants.drift === "restart" ? { threshold, limit, drop, caution, block } : null;
-  return { name: policy, trigger: trigger(constants), least: 0, usesBuffer, lambda, computeBeta: confidence(constants), trust, drift };
+  return { name: policy, trigger: trigger(constants), least: 0, usesBuffer, lambda, computeBeta: confidence(constants), trust, drift, privacy: findPrivacy({ policy, constants }, noise) };
 }
 
 /**
@@ -71,30 +85,38 @@ export function checkTerms(terms) {
     const bound = name === "lambda_" || name === "alpha_c" ? 1e4 : 1e9, isPositive = bound === 1e9 || value > 0;
     require(typeof value !== "number" || (Math.abs(value) <= bound && isPositive), `the server's constant ${name} must be at most ${bound}, got ${value}`);
   }
-  for (const name of ["lambda_", "alpha_c"]) require(typeof constants[name] === "number", `the server's constant ${name} must be a number`);
+  for (const name of terms.policy === PRIVATE ? ["lambda_"] : ["lambda_", "alpha_c"]) require(typeof constants[name] === "number", `the server's constant ${name} must be a number`);
   buildPolicy(terms);
   return terms;
 }
 
 /**
- * Reject a server of other features than the page's, or than those that an agent has learned from.
+ * Reject a server of other features than the page's, or than those that an agent has learned from, or of less privacy.
  * @param {Terms} terms @param {string | null} wanted a label, or label:hash; null takes any @param {Terms} [known] of the agent
  */
-export function requireFeatures({ dimension, features: served = "" }, wanted, known) {
+export function requireFeatures(terms, wanted, known) {
+  const { dimension, features: served = "" } = terms;
   const isSame = wanted === null || wanted === served || wanted === served.split(":")[0];
   require(isSame, `the server has features '${served}', the page '${wanted}': connect to a server of the page's, with a store of its own`);
   if (!known) return;
   const { dimension: own, features: learned = "" } = known, advice = "use the server that it enrolled at, or another store";
   require(dimension === own, `the server has dimension ${dimension}, this agent ${own}: ${advice}`);
   require(served === learned, `the server has features '${served}', this agent '${learned}': ${advice}`);
+  requirePrivacy(findPrivacy(terms), undefined, findPrivacy(known));
 }
 
 /**
- * Build the policy of an agent under the server's terms.
- * @param {Terms} terms @param {{policy?: (policy: Policy, terms: Terms) => Policy, minObservations?: number}} options
+ * Build the policy of an agent under the server's terms. ``noise`` is that of private uploads, ``mostEpsilon`` their largest epsilon.
+ * @param {Terms} terms @param {{policy?: (policy: Policy, terms: Terms) => Policy, minObservations?: number, noise?: NoiseSource,
+ *   mostEpsilon?: number}} options
  * @returns {Policy}
  */
-export function followTerms(terms, { policy = (own) => own, minObservations = 2 * terms.dimension }) {
-  const least = Math.max(minObservations, terms.min_observations), chosen = policy(buildPolicy(terms), terms);
+export function followTerms(terms, { policy = (own) => own, minObservations = 2 * terms.dimension, noise, mostEpsilon }) {
+  const built = buildPolicy(terms, noise), chosen = policy(built, terms), { privacy, trigger, trust, drift } = built;
+  const isKept = chosen.privacy === privacy && (!privacy || (chosen.trigger === trigger && chosen.trust === trust && chosen.drift === drift));
+  require(isKept, "the policy of this agent must have the private uploads of the server's terms, with their trigger and trust");
+  requirePrivacy(privacy ?? null, mostEpsilon);
+  if (privacy) return { ...chosen, least: 1 };
+  const least = Math.max(minObservations, terms.min_observations);
   return { ...chosen, least, trigger: atLeast(chosen.trigger, least) };
 }

@@ -7,6 +7,7 @@ import { TypedEventTarget } from "./events.js";
 import { checkAnswer, confirm } from "./ledger.js";
 import { topK } from "./oracles.js";
 import { followTerms } from "./policies.js";
+import { measureBudget } from "./privacy.js";
 import { computeCorrection, readFeatures, zero } from "./statistics.js";
 
 /**
@@ -15,14 +16,15 @@ import { computeCorrection, readFeatures, zero } from "./statistics.js";
  * @import { Download, SavedState } from "./ledger.js"
  * @import { Oracle } from "./oracles.js"
  * @import { Policy, ProblemSize } from "./policies.js"
+ * @import { NoiseSource } from "./privacy.js"
  * @import { EntryKey, Expiry, Store } from "./store.js"
  * @import { Answer, Terms } from "./wire.js"
  */
 
 /**
- * The options of an agent; ``now`` is its clock, in seconds since 1970.
+ * The options of an agent; ``now`` is its clock, in seconds since 1970, and ``noise`` that of private uploads, for tests.
  * @typedef {{policy?: (policy: Policy, terms: Terms) => Policy, oracle?: Oracle, minObservations?: number,
- *   problem?: ProblemSize, keepLists?: number, keepSeconds?: number, now?: () => number}} AgentOptions
+ *   problem?: ProblemSize, keepLists?: number, keepSeconds?: number, now?: () => number, mostEpsilon?: number, noise?: NoiseSource}} AgentOptions
  * @typedef {{impression: string, items: number[], features: Float32Array}} ShownList
  * @typedef {{impression: string, items: number[], shownAt: number}} OpenList a list without feedback
  */
@@ -97,12 +99,13 @@ export class SavedAgent extends TypedEventTarget {
     const { name, key } = readImpression(impression), { lookedUntil = null, reward = null, round, draw = Math.random() } = outcome ?? {};
     const upload = await this.change((state, list) => {
       this.#requireList(list && !list.seen ? list : null, `open list ${name}`, "feedback");
+      const policy = this.followTerms(state.enrolment.terms);
       const positions = [...new Set(readPositions(list.items, outcome ?? {}))], isLate = reward === "later" && positions.length > 0;
-      const expected = isLate ? positions.map(() => expectReward(state)) : null;
+      const expected = isLate ? positions.map(() => expectReward(policy, state)) : null;
       const seen = examine(list.items.length, positions, lookedUntil, reward === "later" ? expected : reward);
       const t = round ?? estimateRound({ ...state, since: state.since + 1 });
       const occasion = { round: t, draw, arrivals: list.arrivals };
-      const learned = observe(this.followTerms(state.enrolment.terms), state, list.features, seen, occasion);
+      const learned = observe(policy, state, list.features, seen, occasion);
       const next = { ...state, ...learned.state }, kept = { ...list, seen, era: next.era ?? 0, round: next.own?.total.rounds ?? 0 };
       return { state: next, puts: isLate ? [[key, kept]] : [], deletes: isLate ? [] : [key], result: learned.upload };
     }, [key]);
@@ -193,6 +196,11 @@ export class SavedAgent extends TypedEventTarget {
   /** The number of rounds that the server will never get. */
   get lost() {
     return this.state.lost;
+  }
+
+  /** What private uploads promise, and the epsilon that they have spent; null if uploads are not private. */
+  get privacy() {
+    return this.policy.privacy ? measureBudget(this.policy.privacy, this.state.uploads) : null;
   }
 
   /** The current estimate of theta. */

@@ -2,7 +2,7 @@
 // fedcascade.federation.trust, so results equal the Python agent's to the bit.
 
 import { computeLeverage, computeLogDet, exp, factoriseShifted, log } from "./linear.js";
-import { subtract, zero } from "./statistics.js";
+import { add, subtract, zero } from "./statistics.js";
 
 /**
  * @import { Timeline } from "./drift.js"
@@ -38,11 +38,12 @@ export function estimateNoise({ count, clicks, shortfall = 0 }) {
 }
 
 /**
- * Split others' data from a download; ``pending`` are own data that the server did not have.
- * @param {OwnData} own @param {Statistics} download @param {Statistics} pending @returns {OwnData}
+ * Split others' data from a download; ``pending`` are own data that the server did not have. With private uploads a download holds
+ * others' data only.
+ * @param {OwnData} own @param {Statistics} download @param {Statistics} pending @param {unknown} [privacy] @returns {OwnData}
  */
-export function splitDownload(own, download, pending) {
-  const { gram, moment } = subtract(download, subtract(own.total, pending));
+export function splitDownload(own, download, pending, privacy) {
+  const held = subtract(own.total, pending), { gram, moment } = subtract(privacy ? add(download, held) : download, held);
   return { ...own, others: { gram, moment, count: 0, clicks: 0, rounds: 0 }, noise: estimateNoise(download) };
 }
 

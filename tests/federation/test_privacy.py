@@ -14,7 +14,7 @@ from scipy import stats
 from fedcascade.federation import agent as transitions
 from fedcascade.federation.agent import Agent, LocalState, ShownList
 from fedcascade.federation.messages import Cause, Upload
-from fedcascade.federation.policies import POLICIES, PRIVATE_POPULATION, guard_policy
+from fedcascade.federation.policies import POLICIES, PRIVATE_POPULATION, make_private
 from fedcascade.federation.privacy import (
     STEP,
     NoiseSource,
@@ -230,12 +230,12 @@ def test_policies_and_calls_that_would_break_the_guarantee_are_refused() -> None
         PRIVATE_POPULATION.with_constants(drift="restart")
     with pytest.raises(ValueError, match=r"needs Trust\(\)"):
         replace(POLICIES["fedc3ucb-h"], trigger=Doubling(), privacy=PrivateUploads(epsilon=1.0))
-    with pytest.raises(ValueError, match="the service does not offer private uploads yet"):
-        guard_policy(PRIVATE_POPULATION)
+    with pytest.raises(ValueError, match="private uploads need the policy population, got fedc3ucb-h"):
+        make_private(POLICIES["fedc3ucb-h"], PrivateUploads(epsilon=1.0))
     problem = ProblemSize(users=2, dimension=4, list_length=2, rounds=10)
     agent = Agent(id=0, policy=PRIVATE_POPULATION, problem=problem, oracle=TopK(length=2))
-    with pytest.raises(ValueError, match="a private upload is sent once"):
-        agent.take_back(Statistics.zero(4), least=1)
+    assert agent.take_back(Statistics(np.eye(4), np.ones(4) / 2, 4, 1, 4), least=1) is None  # sent once only
+    assert agent.state.buffer.count == 0
     server = Server(policy=PRIVATE_POPULATION, agents=2, dimension=4)
     with pytest.raises(ValueError, match="a warm start uploads a log without noise"):
         warm_up(server, [agent, agent], LogSums(4))

@@ -1,5 +1,6 @@
 """What an exchange costs, counted in work and not in seconds: no sum over users unless a group fell apart."""
 
+import gc
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -22,17 +23,22 @@ AGENTS, D = 300, 6
 
 
 class Work:
-    """Counts calls of Python functions inside a ``with`` block, by watching the interpreter."""
+    """Counts calls of Python functions inside a ``with`` block, by watching the interpreter.
+
+    Callbacks of the garbage collector, which other tests may register, would count too: it waits.
+    """
 
     def __init__(self) -> None:
         self.calls: Counter[CodeType] = Counter()
 
     def __enter__(self) -> Self:
+        gc.disable()
         sys.setprofile(self._watch)
         return self
 
     def __exit__(self, *error: object) -> None:
         sys.setprofile(None)
+        gc.enable()
 
     def _watch(self, frame: FrameType, event: str, argument: object) -> None:
         if event == "call":

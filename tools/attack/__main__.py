@@ -7,7 +7,18 @@ import tempfile
 import time
 from pathlib import Path
 
-from attack import accidents, connections, details, disclosure, files, freezes, hostile_files, identities, poisoning
+from attack import (
+    accidents,
+    connections,
+    details,
+    disclosure,
+    files,
+    freezes,
+    hostile_files,
+    identities,
+    poisoning,
+    privacy,
+)
 from attack.arena import open_arena
 from attack.registry import ATTACKS, Attack, Finding, NotPossible
 
@@ -21,6 +32,7 @@ MODULES = (
     disclosure,
     hostile_files,
     details,
+    privacy,
 )  # imports register their attacks
 BEFORE = Path(__file__).parent / "before.json"
 

@@ -35,7 +35,7 @@ MOST_TOKENS = 10_000  # per request
 MOST_DAYS = 366  # of validity
 # Options of a tenant, with the types of their values.
 TENANT_OPTIONS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("policy", "store", "features", "operator_token"), (str,)),
+    **dict.fromkeys(("policy", "store", "features", "operator_token", "privacy"), (str,)),
     **dict.fromkeys(("retain", "scrub", "guard_margin", "guard_level"), (int, float)),
     "dimension": (int,),
     "set": (dict,),

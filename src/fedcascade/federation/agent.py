@@ -224,7 +224,8 @@ def _start_over(policy: Policy, state: LocalState, kept: Statistics) -> LocalSta
         keeper = _keep_own_data(policy, state)
         keeper.restart(kept)
         own = keeper.data
-    fresh = state._replace(buffer=kept, unanswered=nothing, own=own, change_pending=True)
+    first = None if state.first is None else nothing
+    fresh = state._replace(buffer=kept, unanswered=nothing, own=own, change_pending=True, first=first)
     return _weigh(policy, fresh._replace(download=Ridge(nothing, policy.lambda_)))
 
 
@@ -236,6 +237,8 @@ def restart_own_data(policy: Policy, state: LocalState, held: Statistics) -> Loc
     if not policy.keeps_own_data:
         return decide(policy, state._replace(own=None))
     pending, known = sum_pending(state), state.download.statistics
+    if policy.privacy is not None:  # the server's copy has noise
+        held = Statistics.zero(state.dimension) if state.own is None else state.own_total - pending
     keeper = _keep_own_data(policy, state)
     keeper.restart(held + pending)
     if policy.trust is None:
@@ -261,12 +264,15 @@ def is_prior(gram: NDArray[np.float64], lambda_: float) -> bool:
 def send_buffer(policy: Policy, state: LocalState, cause: Cause) -> tuple[LocalState, Upload]:
     """Algorithm 1, line 8: send the buffer, and start an empty one.
 
-    With ``privacy``, the upload holds the first items, and ``PrivateUploads.release`` has to add noise to it.
+    With ``privacy``, the upload holds the first items, and ``PrivateUploads.release`` has to add noise to it. Answers
+    then hold others' data only, so the agent's own data join the download at once.
     """
     sent, nothing = state.buffer, Statistics.zero(state.dimension)
     uploaded, first = (sent, None) if state.first is None else (state.first, nothing)
     upload = Upload(agent=state.id, sequence=state.uploads + 1, cause=cause, statistics=uploaded)
     known = policy.reply_rule.keep_unanswered(state.download.statistics, sent)
+    if policy.privacy is not None:
+        known = state.download.statistics + sent
     after = state._replace(uploads=upload.sequence, buffer=nothing, change_pending=False, first=first)
     if known is None:
         return after._replace(unanswered=state.unanswered + sent), upload
@@ -282,8 +288,12 @@ def _send_if_due(policy: Policy, state: LocalState, least: int = 1) -> Sent:
 
 
 def take_back(policy: Policy, state: LocalState, statistics: Statistics, least: int = 1) -> Sent:
-    """Put statistics back into the buffer, and send it if it has ``least`` observations."""
-    require(policy.privacy is None, "a private upload is sent once: sending its data again would spend privacy twice")
+    """Put statistics back into the buffer, and send it if it has ``least`` observations.
+
+    With ``privacy`` nothing is sent, because no list may be in two uploads; own data hold the statistics already.
+    """
+    if policy.privacy is not None:
+        return decide(policy, _weigh(policy, state)), None
     fuller = state._replace(buffer=state.buffer + statistics)
     sent, upload = _send_if_due(policy, fuller if fuller.change_pending else _weigh(policy, fuller), least)
     return decide(policy, sent), upload
@@ -310,6 +320,8 @@ def trim_download(policy: Policy, state: LocalState, download: Statistics, unans
     if policy.trust is None:
         return download
     own = state.own_total - (unanswered + state.buffer)
+    if policy.privacy is not None:  # an answer holds others' data only
+        own = Statistics.zero(state.dimension)
     if is_prior(download.gram - own.gram, policy.lambda_):
         return download
     require(is_prior(download.gram, policy.lambda_), "gram must be positive semi-definite")

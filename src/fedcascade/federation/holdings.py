@@ -81,7 +81,7 @@ def solve_all(arrays: HeldArrays, lambda_: float) -> int:
             trace += gram[i, i]
             largest = max(largest, abs(moment[i]))
         is_bounded = 0 <= clicks <= count <= MAX_COUNT and 0 <= rounds <= MAX_COUNT
-        if not (is_bounded and trace <= 1.01 * count + 1.0 and largest <= 1.01 * clicks + 1.0):
+        if not (is_bounded and trace <= 1.01 * count + 1.0 and largest <= 1.01 * count + 1.0):
             return agent
         if not linear.is_finite_symmetric(gram, moment):
             return agent

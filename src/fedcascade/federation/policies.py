@@ -303,9 +303,10 @@ BASELINES = {
         "a baseline for catalogues: the most clicked items, the same for all users", OneLearner(),
         yardstick=True, lambda_=1.0, confidence=Constant(beta=0.3)),
 }  # fmt: skip
-# ``population`` with a fixed schedule, and with private uploads: options, not rows. The service does not offer them.
+# ``population`` with a fixed schedule, and with private uploads: options, not rows.
 SCHEDULED_POPULATION = replace(POLICIES["population"], name="population-scheduled", trigger=Doubling())
 PRIVATE_POPULATION = replace(SCHEDULED_POPULATION, name="population-private", privacy=PrivateUploads(epsilon=5.0))
+UNLISTED = {**BASELINES, PRIVATE_POPULATION.name: PRIVATE_POPULATION}
 
 # Names of former policies, with what to use instead.
 REPLACED = {
@@ -314,11 +315,15 @@ REPLACED = {
 }  # fmt: skip
 
 
+def make_private(policy: Policy, privacy: PrivateUploads) -> Policy:
+    """Return ``population`` with private uploads, which follow a fixed schedule."""
+    expected = PRIVATE_POPULATION.name.removesuffix("-private")
+    require(policy.name == expected, f"private uploads need the policy {expected}, got {policy.name}")
+    return replace(policy, name=PRIVATE_POPULATION.name, trigger=Doubling(), privacy=privacy)
+
+
 def guard_policy(policy: Policy) -> Policy:
     """Return the policy as a server runs it: with ``Sharing``, and a guarded graph if it has a graph."""
-    require(
-        policy.privacy is None, "the service does not offer private uploads yet: use a policy without PrivateUploads()"
-    )
     grouping = policy.grouping
     if type(grouping) is HeterogeneityGraph:
         grouping = GuardedGraph(alpha_d=grouping.alpha_d)
@@ -339,8 +344,8 @@ def load_policies() -> Mapping[str, Policy]:
 
 def get_policy(name: str) -> Policy:
     """Return the policy of that name; reject an unknown name with the nearest one."""
-    if name in POLICIES or name in BASELINES:
-        return BASELINES[name] if name in BASELINES else POLICIES[name]
+    if name in POLICIES or name in UNLISTED:
+        return UNLISTED[name] if name in UNLISTED else POLICIES[name]
     require(name not in REPLACED, f"policy '{name}' no longer exists: use '{REPLACED.get(name)}'")
     plugins = {plugin.name: plugin for plugin in list_plugins("policy")}
     require_known("policy", name, [*POLICIES, *BASELINES, *plugins])

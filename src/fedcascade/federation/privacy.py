@@ -19,8 +19,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.checks import POSITIVE, PROBABILITY, require, whole_numbers
-from fedcascade.constants import Part, constant, enum_values
+from fedcascade.checks import POSITIVE, PROBABILITY, require, require_known, whole_numbers
+from fedcascade.constants import Part, constant, describe_constants, enum_values
 from fedcascade.federation.messages import Upload
 from fedcascade.learning.noise import estimate_noise
 from fedcascade.learning.statistics import Statistics
@@ -48,6 +48,17 @@ class Scales(NamedTuple):
     gram: float  # of a diagonal entry
     moment: float
     clicks: float
+
+
+@dataclass(frozen=True)
+class PrivacyBudget:
+    """The privacy that an agent has spent, of an ``epsilon`` for one unit; with ``is_spent`` it sends nothing more."""
+
+    epsilon: float
+    delta: float
+    unit: Unit
+    spent: float
+    is_spent: bool
 
 
 class NoiseSource(Protocol):
@@ -98,11 +109,31 @@ class PrivateUploads(Part):
         clicks = min(max(sums.clicks + int(noise[-1]), 0), sums.rounds)
         return replace(upload, statistics=Statistics(gram, moment, sums.rounds, clicks, sums.rounds))
 
-    def check(self, upload: Statistics, dimension: int) -> None:
-        """Raise ValueError if noise explains these statistics with a probability below 1e-9 only."""
+    def measure_budget(self, uploads: int) -> PrivacyBudget:
+        """Return the budget of an agent after so many uploads.
+
+        If the unit is a list, uploads do not add up: no list is in two of them.
+        """
+        spent, is_spent = (self.epsilon if uploads else 0.0), False
+        if self.unit == Unit.USER:
+            uploads, is_spent = min(uploads, self.uploads), uploads >= self.uploads
+            spent = compute_epsilon(uploads * self.rho, self.delta) if uploads else 0.0
+        return PrivacyBudget(self.epsilon, self.delta, Unit(self.unit), spent, is_spent)
+
+    def weakens(self, other: "PrivateUploads | None") -> bool:
+        """Return whether ``other`` promises less than this mechanism does."""
+        if other is None:
+            return True
+        is_list = Unit(self.unit) == Unit(other.unit) == Unit.LIST or other.unit == Unit.USER
+        return not (is_list and other.epsilon <= self.epsilon and other.delta <= self.delta)
+
+    def check(self, upload: Statistics, dimension: int, uploads: int = 1) -> None:
+        """Raise ValueError if noise explains these statistics, of one upload or the sum of several, only with 1e-9."""
         upload.check(dimension)
         require(0 < upload.rounds == upload.count, "a private upload must count one item for each of its lists")
         scales = self.compute_scales(upload.rounds)
+        if self.unit == Unit.LIST:  # with the user as unit, the lists of all uploads bound their noise
+            scales = Scales(*(math.sqrt(uploads) * scale for scale in scales))
         eigenvalues = np.linalg.eigvalsh(upload.gram)
         slack = scales.gram * (math.sqrt(2.0 * dimension) + TAIL)
         most = upload.rounds * LONGEST + slack
@@ -123,12 +154,28 @@ class PrivateUploads(Part):
         values, vectors = np.linalg.eigh(upload.gram)
         is_clear = values > scales.gram * math.sqrt(2.0 * d)
         rest = max(0.0, values[~is_clear].sum()) / max(1, d - np.count_nonzero(is_clear))
-        values = np.minimum(np.where(is_clear, values, rest), upload.rounds)
+        values = np.where(is_clear, values, rest)
+        values *= min(1.0, upload.rounds / max(values.sum(), 1e-12))  # items have norm <= 1
         noise = estimate_noise(upload.count, upload.clicks)
         share = noise * values / (noise * values + scales.moment**2 + scales.gram**2 / 2.0)
         gram = (vectors * (share * values)) @ vectors.T
         moment = vectors @ (share * (vectors.T @ upload.moment))
+        moment *= min(1.0, upload.rounds / max(float(np.linalg.norm(moment)), 1e-12))
         return replace(upload, gram=(gram + gram.T) / 2.0, moment=moment)
+
+
+def parse_privacy(text: str) -> PrivateUploads:
+    """Parse constants of ``PrivateUploads``, as on a command line.
+
+    >>> parse_privacy("epsilon=2,delta=1e-6").epsilon
+    2.0
+    """
+    known = {each.name: each for each in describe_constants(PrivateUploads(epsilon=1.0))}
+    given = dict(part.partition("=")[::2] for part in text.replace(" ", "").split(","))
+    require("epsilon" in given, f"privacy must look like 'epsilon=2,delta=1e-6', got '{text}'")
+    for name in given:
+        require_known("constant of private uploads", name, known)
+    return PrivateUploads(**{name: known[name].parse(value) for name, value in given.items()})
 
 
 @lru_cache(maxsize=64)
@@ -149,6 +196,17 @@ def compute_log_delta(rho: float, epsilon: float) -> float:
     """Return ln delta of rho-zCDP at an epsilon (Canonne, Kamath, Steinke 2020, corollary 13)."""
     above = ORDERS - 1.0
     return float((above * (ORDERS * rho - epsilon) - np.log(above) + ORDERS * np.log1p(-1.0 / ORDERS)).min())
+
+
+def compute_epsilon(rho: float, delta: float) -> float:
+    """Return the epsilon of rho-zCDP at a delta, the inverse of ``find_rho``.
+
+    >>> round(compute_epsilon(find_rho(1.0, 1e-6), 1e-6), 4)
+    1.0
+    """
+    above = ORDERS - 1.0
+    rest = np.log(above) - ORDERS * np.log1p(-1.0 / ORDERS) + math.log(delta)
+    return float((ORDERS * rho - rest / above).min())
 
 
 class SystemNoise:

@@ -169,7 +169,7 @@ def test_the_process_ends_with_its_server() -> None:
 
 def test_the_process_ends_in_peace_when_its_server_is_killed() -> None:
     """Its reader is gone before it answers: it says nothing on the server's terminal."""
-    command = [sys.executable, "-m", "fedcascade.service.server.verifier", "3"]
+    command = [sys.executable, "-m", "fedcascade.service.server.verifier", "[3, null]"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
         assert process.stdin is not None

@@ -33,6 +33,7 @@ def list_parts(state: SavedState, known: Mapping[str, Any]) -> dict[str, Any]:
     parts = {f"{UPLOAD}{upload.sequence}": upload for upload in state.outbox}
     return parts | {
         "progress": (local.buffer, counts),
+        "first": local.first,
         "download": local.download.statistics,
         "own": own,
         "blocks": known["blocks"] if closed == known.get("blocks") else closed,
@@ -81,8 +82,9 @@ def decode_state(
         own = _decode_own_data(entries["own"], entries["blocks"], make_policy_data(policy, (), d))
     buffer = _decode_statistics(progress and progress[COUNTS:], d)
     local = begin(policy, d, enrolment.agent)._replace(
-        arrivals=max(arrivals, newest), uploads=uploads, buffer=buffer, own=own, change_pending=bool(change_pending)
-    )
+        arrivals=max(arrivals, newest), uploads=uploads, buffer=buffer, own=own, change_pending=bool(change_pending),
+        first=_decode_statistics(entries.get("first"), d) if "first" in entries else None,
+    )  # fmt: skip
     state = SavedState(
         local=local,
         enrolment=enrolment,

@@ -16,6 +16,7 @@ from fedcascade.federation import agent as transitions
 from fedcascade.federation.agent import LocalState, ShownList
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import Policy
+from fedcascade.federation.privacy import NoiseSource, SystemNoise
 from fedcascade.learning.cascade import Examination, round_reward
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
@@ -24,6 +25,7 @@ from fedcascade.service.protocol.validation import corrects
 
 LARGEST_ROUNDS, LARGEST_AGENTS = 2**53, 2**32  # an extrapolated round fits into 64 bits
 PRIOR_REWARD = 0.5  # of a click, before its user has any
+NOISE: NoiseSource = SystemNoise()
 TOLERANCE = 1e-6  # of sums over features that are not on the grid
 FROM_COPY = "that this file does not have: a copy of it is or was in use"
 
@@ -65,8 +67,10 @@ def estimate_round(state: SavedState) -> int:
 
 
 def sum_outbox(state: SavedState) -> Statistics:
-    """Sum the unanswered uploads, from the last ``CHANGE`` upload on."""
+    """Sum the unanswered uploads, from the last ``CHANGE`` upload on; nothing if they are private: they have noise."""
     total = Statistics.zero(state.local.dimension)
+    if state.local.first is not None:
+        return total
     for upload in state.outbox:
         total = upload.statistics if upload.cause is Cause.CHANGE else total + upload.statistics
     return total
@@ -80,20 +84,29 @@ def learn_list(
     *,
     round_: int | None = None,
     draw: float | None = None,
+    noise: NoiseSource = NOISE,
 ) -> tuple[SavedState, Upload | None]:
     """Learn from a list, and put the upload that it triggers, if any, into the outbox.
 
-    ``round_`` is extrapolated and ``draw`` is drawn if they are None.
+    ``round_`` is extrapolated and ``draw`` is drawn if they are None. A private upload gets its noise here, once: the
+    outbox holds it with noise.
     """
     later = state._replace(since=state.since + 1)
     t = estimate_round(later) if round_ is None else round_
     number = random.random() if draw is None else draw
     local, upload = transitions.observe(policy, state.local, shown, seen, round_=t, draw=number)
+    if upload is not None and policy.privacy is not None:
+        upload = policy.privacy.release(upload, noise)
     return later._replace(local=local, outbox=later.outbox if upload is None else (*later.outbox, upload)), upload
 
 
 def expect_reward(state: SavedState) -> float:
-    """Return the mean reward of the user's clicks so far, and of one more with the prior mean."""
+    """Return the mean reward of the user's clicks so far, and of one more with the prior mean.
+
+    With private uploads it is the prior mean, because the upload of a list must not depend on other lists.
+    """
+    if state.local.first is not None:
+        return PRIOR_REWARD
     own = state.held + transitions.sum_pending(state.local)
     return round_reward((PRIOR_REWARD + own.reward) / (1 + own.clicks))
 
@@ -120,12 +133,17 @@ def follow(policy: Policy, state: SavedState, enrolment: wire.EnrolmentAnswer, d
     """
     d, known = enrolment.terms.dimension, state.local.dimension
     require(d == known, f"the server has dimension {d}, this agent {known}: enrol a new agent")
+    is_private, was_private = policy.privacy is not None, state.local.first is not None
+    nothing = Statistics.zero(d)
     try:
         ridge = Ridge(download, policy.lambda_)
     except ValueError:
-        ridge = Ridge(state.confirmed, policy.lambda_)
+        ridge = Ridge(nothing if is_private else state.confirmed, policy.lambda_)
     local = state.local._replace(id=enrolment.agent, download=ridge)
-    is_same = transitions.fits_policy(policy, local.own)
+    if is_private and not was_private:  # data that were not sent yet stay with the agent
+        local = local._replace(first=nothing, buffer=nothing, unanswered=nothing)
+    is_valid = not is_private or (was_private and ridge.statistics is download)
+    is_same = is_valid and transitions.fits_policy(policy, local.own)
     own = local._replace(own=local.own if is_same else None)
     followed = transitions.decide(policy, own) if is_same else transitions.restart_own_data(policy, own, state.held)
     return state._replace(local=followed, enrolment=enrolment)
@@ -180,7 +198,8 @@ def settle(policy: Policy, state: SavedState, standing: wire.Standing) -> tuple[
     check_sequence(state, standing.last_sequence)
     if state.outbox:
         return state, None
-    lost, note, proceed = _compare_sums(state, held, standing.last_change)
+    compare = _compare_sums if policy.privacy is None else _compare_counts
+    lost, note, proceed = compare(state, held, standing.last_change)
     settled = state._replace(
         local=state.local._replace(uploads=max(state.local.uploads, standing.last_sequence)),
         enrolment=msgspec.structs.replace(state.enrolment, credential=standing.credential),
@@ -214,25 +233,40 @@ def _compare_sums(state: SavedState, held: Statistics, last_change: int) -> Comp
     return lost, f"the server holds other rounds than this agent has sent: at least {lost} are lost", None
 
 
+def _compare_counts(state: SavedState, held: Statistics, last_change: int) -> Comparison:
+    """Compare the counts of private uploads, whose sums the server keeps in another form; nothing is sent again."""
+    missing = state.confirmed.rounds - held.rounds
+    if missing == 0 and last_change == state.last_change:
+        return 0, None, None
+    if missing > 0:
+        return missing, f"the server has lost {missing} rounds: private uploads are sent once", None
+    return 0, f"the server holds {-missing} rounds {FROM_COPY}", None
+
+
 def renumber(state: SavedState, upload: Upload, last_sequence: int) -> SavedState:
     """Give an upload that was not counted an unused number.
 
-    If a ``CHANGE`` upload waits, all uploads that wait become one, because their order matters.
+    If a ``CHANGE`` upload waits, all uploads that wait become one, because their order matters. Private uploads stay
+    as they are: the noise of a sum is not that of an upload.
     """
     check_sequence(state, last_sequence)
     sequence = max(last_sequence, state.local.uploads) + 1
     rest = tuple(each for each in state.outbox if each.sequence != upload.sequence)
-    if any(waiting.cause is Cause.CHANGE for waiting in state.outbox):
+    if state.local.first is None and any(waiting.cause is Cause.CHANGE for waiting in state.outbox):
         upload, rest = replace(upload, cause=Cause.CHANGE, statistics=sum_outbox(state)), ()
     outbox = rest if state.local.change_pending else (*rest, replace(upload, sequence=sequence))
     return state._replace(local=state.local._replace(uploads=sequence), outbox=outbox)
 
 
 def withdraw(policy: Policy, state: SavedState, upload: Upload, *, is_lost: bool) -> SavedState:
-    """Remove an upload that the server will never accept. Unless it is lost, its data go back into the buffer."""
+    """Remove an upload that the server will never accept. Unless it is lost, its data go back into the buffer.
+
+    A private upload is lost: its data must not be in another one.
+    """
+    is_lost = is_lost or policy.privacy is not None
     lost = state.lost + upload.statistics.rounds if is_lost else state.lost
     rest = state._replace(outbox=tuple(each for each in state.outbox if each.sequence != upload.sequence), lost=lost)
-    if rest.is_replacing:
+    if rest.is_replacing or policy.privacy is not None:
         return rest
     if upload.cause is Cause.CHANGE:
         left = sum_outbox(rest)

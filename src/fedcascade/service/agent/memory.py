@@ -123,7 +123,11 @@ class LocalMemory:
 
     def follow(self, terms: wire.Terms) -> None:
         """Continue under other terms."""
-        policy = self._policies.follow_terms(terms)
+        policy, promised = self._policies.follow_terms(terms), self.policy.privacy
+        if promised is not None and promised.weakens(policy.privacy):
+            raise ValueError(
+                f"{self.title} keeps to {promised}: the server's new terms promise less; connect a new agent"
+            )
 
         def change(state: SavedState) -> tuple[SavedState, None]:
             enrolment = msgspec.structs.replace(state.enrolment, terms=terms)

@@ -7,6 +7,7 @@ import msgspec
 from fedcascade.checks import POSITIVE, Range, require, whole_numbers
 from fedcascade.constants import Checked, constant
 from fedcascade.federation.policies import Policy, get_policy
+from fedcascade.federation.privacy import PrivateUploads
 from fedcascade.federation.triggers import AtLeast
 from fedcascade.learning.confidence import Constant, Oful, ProblemSize, Theory
 from fedcascade.learning.oracles import Oracle
@@ -17,6 +18,7 @@ from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
 CONFIDENCES: dict[str, type[Constant | Theory | Oful]] = {"constant": Constant, "theory": Theory, "oful": Oful}
 COUNT = whole_numbers(1)
 LARGEST_CONSTANT = 1e9
+MOST_DELTA = 1e-5  # of an agent that asks for privacy
 LARGEST_CONSTANTS = {"lambda_": 1e4, "alpha_c": 1e4}  # with more an agent would not upload in years
 PAUSES = Range("two numbers of seconds > 0", lambda pair: len(pair) == 2 and all(map(POSITIVE.contains, pair)))
 
@@ -42,6 +44,11 @@ class AgentOptions(Checked):
     in_memory: int = constant(10_000, meaning="idle agents of a pool that stay in memory", range=COUNT)
     features: str | None = constant(
         None, meaning="the version of the items' features; a server with another one is refused. [any]"
+    )
+    most_epsilon: float | None = constant(
+        None,
+        meaning="refuse a server whose private uploads have a larger epsilon, or that has none. [any]",
+        range=POSITIVE,
     )
     start_over: bool = constant(
         False, meaning="go on with the key of an agent if its store is damaged, without what it had not uploaded"
@@ -89,7 +96,23 @@ class PolicyCache:
         if content not in self._known:
             check_terms(terms)
             wanted, policy = self._options.min_observations, self._options.policy or build_policy(terms)
+            self._check_privacy(build_policy(terms).privacy, policy)
+            if policy.privacy is not None:  # the time of a private upload must not depend on data
+                self._known[content] = policy
+                return policy
             floor = max(2 * terms.dimension if wanted is None else wanted, terms.min_observations)
             trigger = AtLeast(trigger=policy.trigger, observations=floor) if floor else policy.trigger
             self._known[content] = replace(policy, trigger=trigger)
         return self._known[content]
+
+    def _check_privacy(self, promised: PrivateUploads | None, policy: Policy) -> None:
+        """Refuse terms with less privacy than the options ask for, and a policy that does not keep the terms."""
+        is_kept = promised == policy.privacy
+        require(is_kept, "the policy of this agent must have the private uploads of the server's terms: leave it out")
+        most = self._options.most_epsilon
+        if most is not None:
+            got = "none" if promised is None else f"epsilon {promised.epsilon:g} and delta {promised.delta:g}"
+            fits = promised is not None and promised.epsilon <= most and promised.delta <= MOST_DELTA
+            require(
+                fits, f"this agent wants private uploads of epsilon <= {most:g}, delta <= {MOST_DELTA:g}, got {got}"
+            )

@@ -22,6 +22,7 @@ from fedcascade.federation.agent import (
     restart,
 )
 from fedcascade.federation.messages import Upload
+from fedcascade.federation.privacy import PrivacyBudget
 from fedcascade.federation.warm_start import sum_history
 from fedcascade.learning.cascade import Examination, examine, split_reward
 from fedcascade.learning.click_log import ClickLog, concatenate
@@ -318,6 +319,12 @@ class SavedAgent:
         known, has_trust = local.download.statistics, self.memory.policy.trust is not None
         others = local.own.others_gram if has_trust and local.own is not None else known.gram
         return known.count == 0 and bool(others.any())
+
+    @property
+    def privacy(self) -> PrivacyBudget | None:
+        """The privacy that uploads have spent; None if they are not private."""
+        mechanism = self.memory.policy.privacy
+        return None if mechanism is None else mechanism.measure_budget(self.memory.state.local.uploads)
 
     @property
     def estimate(self) -> NDArray[np.float64]:

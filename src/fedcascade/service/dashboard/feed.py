@@ -264,6 +264,7 @@ class Dashboard:
             "left": self.service.left,
             "resets": 0 if state is None else state.resets,
             "rates": (0.0, 0.0) if state is None else state.reward_rates,
+            "privacy": [(round(epsilon, 2), agents) for epsilon, agents in self.service.count_spent()],
             "clock": self.service.clock.now(),
             "demo": None if self.demo is None else self.demo.describe_progress(),
         }

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from fedcascade.checks import require
 from fedcascade.federation.agent import LARGEST_SQUARE
+from fedcascade.federation.privacy import PrivateUploads
 from fedcascade.learning.statistics import LARGEST_TOTAL, Statistics
 from fedcascade.numerics import linear
 from fedcascade.numerics.grid import GRID
@@ -130,6 +131,16 @@ def check_upload(statistics: Statistics, dimension: int) -> None:
     if not (math.isfinite(leverage) and leverage <= bound_leverage(statistics.reward)):
         wanted = f"moment^T gram^+ moment <= the sum of rewards ({statistics.reward:g})"
         raise ValueError(f"moment must lie in the range of gram with {wanted}, got {leverage:.6g}")
+
+
+def check_private_upload(privacy: PrivateUploads, statistics: Statistics, dimension: int) -> None:
+    """Raise ValueError if data and noise have these statistics with a probability below 1e-9 only."""
+    privacy.check(statistics, dimension)
+    count = statistics.count
+    require(count <= LARGEST_TOTAL, f"an upload must hold at most {LARGEST_TOTAL} observations, got {count}")
+    require(statistics.shortfall == 0.0, "a private upload must not hold rewards beside its moment")
+    is_even = is_on_grid(statistics.gram, statistics.moment)
+    require(is_even, "gram and moment must hold multiples of 2^-24, noise included")
 
 
 def _check_items(statistics: Statistics, dimension: int) -> float:

@@ -13,7 +13,9 @@ from typing import Any, ClassVar, TypeVar
 
 from nacl.signing import SigningKey
 
+from fedcascade.checks import require
 from fedcascade.federation.messages import Cause, Upload
+from fedcascade.federation.privacy import PrivateUploads
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.auth import FRESH_SECONDS, REPLAYED, UNRECOGNISED, SignatureHeaders, Unauthorised
 from fedcascade.service.protocol.errors import Refused
@@ -26,6 +28,7 @@ from fedcascade.service.store.epoch import begin_epoch
 Result = TypeVar("Result")
 Job = Callable[[Store, ServerState], Result]
 Deliver = Callable[[Any], None]  # takes the result or the exception of a job
+MOST_PRIVATE = 128  # uploads since the last change; after the 1st, 2nd, 4th... list there are 64 in 2^63 lists
 ANSWER_SECONDS = 15.0  # longest wait of a request for its transaction
 # Identity of unknown agent numbers. Its key is lost, so callers cannot find out which agents exist.
 STRANGER = Identity(0, bytes(SigningKey.generate().verify_key), 0.0)
@@ -102,6 +105,8 @@ class Exchange:
             self.bounds.check(upload.statistics, held_rounds=held_rounds, seconds=seconds)
             if self.refusal is not None:
                 self._check_with_earlier(state, upload)
+            if state.policy.privacy is not None:
+                self._check_over_time(store, state.policy.privacy, upload)
             download = state.apply(upload, state.position + 1)
             store.append(state.position, upload, self.signature.nonce.to_bytes(8), self.numbers)
             state.publish_prior(store, self.at)
@@ -132,6 +137,22 @@ class Exchange:
         held = state.get_statistics(self.signature.agent)
         if upload.cause is Cause.CHANGE or not corrects(upload.statistics, held):
             raise Refused(*self.refusal)
+
+    def _check_over_time(self, store: Store, privacy: PrivateUploads, upload: Upload) -> None:
+        """Refuse a private upload beyond the budget, or if noise does not explain the sum of the agent's uploads."""
+        agent, total, uploads = self.signature.agent, upload.statistics, 1
+        first = 1 if upload.cause is Cause.CHANGE else store.sum_uploads(agent).last_change or 1
+        try:
+            is_budgeted = not privacy.measure_budget(upload.sequence - 1).is_spent
+            require(is_budgeted, f"a user's privacy allows {privacy.uploads} uploads, this is upload {upload.sequence}")
+            if upload.cause is not Cause.CHANGE:
+                require(upload.sequence - first < MOST_PRIVATE, f"a user has at most {MOST_PRIVATE} private uploads")
+                for sequence in range(first, upload.sequence):
+                    if (entry := store.find_entry(agent, sequence)) is not None:
+                        total, uploads = total + entry.upload.statistics, uploads + 1
+            privacy.check(total, total.dimension, uploads)
+        except ValueError as error:
+            raise Refused(422, "impossible", f"with the agent's earlier uploads, {error}") from None
 
     def _correct_enrolment(self, store: Store) -> None:
         """Replace a time of enrolment in the future, by a clock that was ahead, by the time now."""

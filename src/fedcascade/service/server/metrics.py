@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from fedcascade.federation.messages import Cause
@@ -57,6 +57,24 @@ class TrialCollector(Collector):
         yield GaugeMetricFamily("fedcascade_arm_alarm", text, float(trial["alarm"]))
 
 
+@dataclass(frozen=True)
+class PrivacyCollector(Collector):
+    """A histogram of the epsilon that agents have spent, if their uploads are private."""
+
+    read: Callable[[], Sequence[tuple[float, int]]]
+
+    def collect(self) -> Iterator[Metric]:
+        spent = self.read()
+        if spent:
+            sums = np.cumsum([agents for _, agents in spent]).tolist()
+            buckets = [(f"{epsilon:.6g}", float(agents)) for (epsilon, _), agents in zip(spent, sums, strict=True)]
+            total = sum(epsilon * agents for epsilon, agents in spent)
+            text = "Epsilon that agents have spent by private uploads."
+            yield HistogramMetricFamily(
+                "fedcascade_privacy_epsilon", text, [*buckets, ("+Inf", float(sums[-1]))], total
+            )
+
+
 class Metrics:
     """Counters, gauges and one histogram, in a registry of their own."""
 
@@ -81,6 +99,10 @@ class Metrics:
     def add_trial(self, describe: Callable[[], Mapping[str, Any] | None]) -> None:
         """Show lists, clicks and the guardrail of an A/B test, if there is one."""
         self._registry.register(TrialCollector(describe))
+
+    def add_privacy(self, read: Callable[[], Sequence[tuple[float, int]]]) -> None:
+        """Show the spent epsilon of agents, if their uploads are private."""
+        self._registry.register(PrivacyCollector(read))
 
     def count_exchange(self, cause: Cause, up: int, down: int, seconds: float) -> None:
         """Count an exchange. Prometheus' counters lock, so they are only updated when metrics are read."""

@@ -13,7 +13,8 @@ from typing import Any
 import uvicorn
 
 from fedcascade.checks import require
-from fedcascade.federation.policies import Policy
+from fedcascade.federation.policies import Policy, make_private
+from fedcascade.federation.privacy import parse_privacy
 from fedcascade.federation.triggers import Never
 from fedcascade.service.protocol import auth
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
@@ -64,6 +65,8 @@ class ServerSettings(ServerOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.privacy and self.policy.privacy is None:
+            object.__setattr__(self, "policy", make_private(self.policy, parse_privacy(self.privacy)))
         name, rule = self.policy.name, self.policy.reply_rule
         passive = rule.answers_uploads and rule.download_cause is None
         require(passive, f"{name} sends downloads to agents that did not upload: a server cannot call agents")
@@ -73,6 +76,12 @@ class ServerSettings(ServerOptions):
             bound = f"{symbol} must be at least {least:g} in dimension {self.dimension}"
             require(regulariser >= least, f"{bound}, so that all sums of uploads can be solved, got {regulariser:g}")
         require(not self.policy.yardstick, f"{name} needs the true clusters, which only a simulation knows")
+        if self.policy.privacy is not None:
+            fits = self.bounds.min_observations in (None, 0, 1)
+            require(fits, "with private uploads min_observations must be 1: waiting for data would show in the time")
+            require(self.retain is None, "private uploads cannot be folded, because their noise adds up: drop --retain")
+            require(self.warm is None, "a warm start uploads a log without noise: serve it without private uploads")
+            object.__setattr__(self, "bounds", replace(self.bounds, min_observations=1))
 
 
 def list_regularisers(policy: Policy, dimension: int) -> dict[str, float]:
@@ -107,7 +116,7 @@ def open_writer(settings: ServerSettings, announce: Callable[[str], None] = lamb
         dimension,
         batch=settings.batch,
         snapshot_every=settings.snapshot_every,
-        verifier=VerifierProcess(dimension) if CAN_POLL else SignatureVerifier(dimension),
+        verifier=(VerifierProcess if CAN_POLL else SignatureVerifier)(dimension, settings.policy.privacy),
         clock=settings.clock,
         require_tenure=guard_terms(terms),
     )

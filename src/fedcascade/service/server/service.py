@@ -93,6 +93,11 @@ class Service:
         self._outsized: tuple[float, list[OutsizedAgent]] = (-math.inf, [])
         self.metrics = make_metrics(self._list_gauges())
         self.metrics.add_trial(self.describe_trial)
+        self.metrics.add_privacy(self.count_spent)
+
+    def count_spent(self) -> list[tuple[float, int]]:
+        """Return the epsilons that agents have spent, and the number of agents of each."""
+        return [] if self.writer.state is None else self.writer.state.count_spent()
 
     def _list_gauges(self) -> dict[str, Gauge]:
         """List the gauges. They are open, so none shows a single upload or names an agent."""

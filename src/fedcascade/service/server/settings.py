@@ -112,6 +112,10 @@ class ServerOptions(Checked):
     features: str = constant(
         "", "Version of the features, a label or label:hash; agents and stores of another version are refused"
     )
+    privacy: str = constant(
+        "",
+        "Noise that agents add to uploads, such as epsilon=2,delta=1e-6 (docs/explanation-privacy.md). [default: none]",
+    )
     host: str = constant("127.0.0.1", "Address to listen on")
     port: int = constant(8777, "Port to listen on; 0 takes any free port", PORT)
     tls_cert: Path | None = constant(None, "Certificate chain (PEM), to serve https")

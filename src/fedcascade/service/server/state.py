@@ -1,6 +1,7 @@
 """The state of a server, replayed from its log: the same uploads in the same order give the same bits."""
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -46,6 +47,7 @@ class ServerState:
         self.changed_during_snapshot: set[int] = set()  # places changed since the snapshot in progress began
         self.publication = published.NOTHING  # the last prior that newcomers get
         self.uploaders: set[int] = set()  # agents with uploads since then; no more than a publication needs
+        self.private: dict[int, int] = {}  # private uploads of each agent
         self._needed = published.MARGIN * (1 + (0 if policy.sharing is None else policy.sharing.min_others))
         self.row_digests: dict[str, list[bytes]] = {}  # of the chunks of the holdings' arrays; empty if unknown
         self.names: tuple[int, Integers] | None = None  # position of the journal, and cluster names by place
@@ -114,6 +116,14 @@ class ServerState:
             return Statistics.zero(self.dimension)
         return self.server.holdings[self.places[agent]]
 
+    def count_spent(self) -> list[tuple[float, int]]:
+        """Return the epsilons that agents have spent, and the number of agents of each; nothing without privacy."""
+        privacy, spent = self.policy.privacy, Counter[float]()
+        if privacy is not None:
+            for uploads, agents in Counter(list(self.private.values())).items():
+                spent[privacy.measure_budget(uploads).spent] += agents
+        return sorted(spent.items())
+
     def sum_statistics(self) -> Statistics:
         if self.server is None:
             return Statistics.zero(self.dimension)
@@ -133,7 +143,8 @@ class ServerState:
         total = self.observations + after - before
         place = None if is_change or self.server is None else self.places.get(upload.agent)
         held = self._nothing if self.server is None or place is None else self.server.holdings.gram[place]
-        if not can_factorise(held, upload.statistics.gram, self._smallest_lambda):
+        is_private = self.policy.privacy is not None  # the server adds what ``discount`` makes of it
+        if not (is_private or can_factorise(held, upload.statistics.gram, self._smallest_lambda)):
             raise Refused(422, "impossible", "gram must stay positive semi-definite when added to earlier uploads")
         place = self._find_place(upload.agent)
         assert self.server is not None
@@ -142,6 +153,8 @@ class ServerState:
         downloads = self.server.take(placed)
         self._note_change(place)
         self.position, self.observations = position, total
+        if is_private:
+            self.private[upload.agent] = upload.sequence
         if len(self.uploaders) < self._needed and position > self.publication.position:
             self.uploaders.add(upload.agent)
         for agent, download in downloads:
@@ -187,6 +200,7 @@ class ServerState:
     def forget(self, agent: int, position: int) -> None:
         self.position = position
         self.uploaders.discard(agent)
+        self.private.pop(agent, None)
         place = self.places.pop(agent, None)
         if not self.places:
             self.server, self.agents, self.observations = None, self.agents[:0].copy(), 0
@@ -270,6 +284,8 @@ def replay_log(store: Store, policy: Policy, dimension: int, state: ServerState 
         state = None if snapshot is None else _restore_state(snapshot, policy, dimension)
         state = state or ServerState(policy, dimension)
         state.publication = published.load_publication(store)
+        if policy.privacy is not None:
+            state.private = {each.agent: each.uploads for each in store.sum_by_agent(state.position)}
     for entry in store.read_entries(after=state.position):
         try:
             state.apply(entry.upload, entry.position)

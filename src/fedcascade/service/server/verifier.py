@@ -9,14 +9,16 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import IO
 
 import msgspec
 import numpy as np
 
+from fedcascade.federation.privacy import PrivateUploads
 from fedcascade.service.protocol import auth, wire
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.protocol.validation import are_possible, can_correct, check_upload
+from fedcascade.service.protocol.validation import are_possible, can_correct, check_private_upload, check_upload
 from fedcascade.service.server.exchange import Exchange
 from fedcascade.service.server.logs import configure_as_parent
 from fedcascade.service.server.pipes import READY, PipedProcess, read_frame, write_frame
@@ -31,7 +33,9 @@ _requests_decoder = msgspec.msgpack.Decoder(list[PackedExchange])
 _verdicts_decoder = msgspec.msgpack.Decoder(list[Verdict])
 
 
-def verify_exchanges(requests: Sequence[PackedExchange], dimension: int) -> list[Verdict]:
+def verify_exchanges(
+    requests: Sequence[PackedExchange], dimension: int, privacy: PrivateUploads | None = None
+) -> list[Verdict]:
     """Verify signatures, then decode and check the uploads with valid ones."""
     verdicts: list[Verdict] = []
     messages, size = dict[int, wire.UploadMessage](), 8 * wire.count_numbers(dimension)  # messages by place
@@ -47,13 +51,13 @@ def verify_exchanges(requests: Sequence[PackedExchange], dimension: int) -> list
                 message = wire.decode(body, wire.UploadMessage, media_type)
                 if message.sequence != signature.sequence:
                     raise auth.Unauthorised("altered", "the signed sequence number is not that of the upload")
-                if len(message.numbers) not in (size, size + 8):
-                    check_message(message, dimension)
+                if privacy is not None or len(message.numbers) not in (size, size + 8):
+                    check_message(message, dimension, privacy)
                 messages[place] = message
             verdicts.append((True, None, messages.get(place)))
         except Exception as error:
             verdicts.append((is_signed, describe_refusal(error), None))
-    if not messages:
+    if not messages or privacy is not None:
         return verdicts
     uploads = messages.values()
     rows = (upload.numbers.ljust(size + 8, b"\0") for upload in uploads)  # without a shortfall of rewards, it is 0
@@ -78,10 +82,11 @@ def describe_refusal(error: Exception) -> tuple[int, str, str]:
     return 500, "failed", "this request could not be read"
 
 
-def check_message(message: wire.UploadMessage, dimension: int) -> None:
-    """Refuse an upload that no data can produce, with the reason."""
+def check_message(message: wire.UploadMessage, dimension: int, privacy: PrivateUploads | None = None) -> None:
+    """Refuse an upload that no data can produce, or no data and noise, with the reason."""
     try:
-        check_upload(message.to_upload(0, dimension).statistics, dimension)
+        check = check_upload if privacy is None else partial(check_private_upload, privacy)
+        check(message.to_upload(0, dimension).statistics, dimension)
     except ValueError as error:
         raise Refused(422, "impossible", str(error)) from None
 
@@ -89,8 +94,8 @@ def check_message(message: wire.UploadMessage, dimension: int) -> None:
 class SignatureVerifier:
     """Verifier of batches: ``submit`` takes a batch, ``collect`` verifies it in this process."""
 
-    def __init__(self, dimension: int) -> None:
-        self.dimension = dimension
+    def __init__(self, dimension: int, privacy: PrivateUploads | None = None) -> None:
+        self.dimension, self.privacy = dimension, privacy
         self.exchanges: Sequence[Exchange] = ()
         self.requests: Sequence[PackedExchange] = ()
 
@@ -109,7 +114,7 @@ class SignatureVerifier:
         """Fill in signature verdict, refusal and upload of each exchange of the batch."""
         verdicts = self._receive()
         if verdicts is None:
-            verdicts = verify_exchanges(self.requests, self.dimension)
+            verdicts = verify_exchanges(self.requests, self.dimension, self.privacy)
         for exchange, (is_signed, refusal, message) in zip(self.exchanges, verdicts, strict=True):
             exchange.is_signed, exchange.refusal = is_signed, refusal
             if message is not None:
@@ -134,8 +139,8 @@ class VerifierProcess(SignatureVerifier):
     refused with status 503, because the batch may have frozen it. The next batch goes to a new process.
     """
 
-    def __init__(self, dimension: int) -> None:
-        super().__init__(dimension)
+    def __init__(self, dimension: int, privacy: PrivateUploads | None = None) -> None:
+        super().__init__(dimension, privacy)
         self._process: PipedProcess | None = self._start_process()
 
     def prepare(self) -> None:
@@ -180,7 +185,8 @@ class VerifierProcess(SignatureVerifier):
             process.kill()
 
     def _start_process(self) -> PipedProcess:
-        return PipedProcess([sys.executable, "-m", __name__, str(self.dimension)])
+        options = msgspec.json.encode((self.dimension, self.privacy)).decode()
+        return PipedProcess([sys.executable, "-m", __name__, options])
 
 
 def precompile(dimension: int) -> None:
@@ -188,17 +194,19 @@ def precompile(dimension: int) -> None:
     are_possible(np.zeros((1, wire.count_numbers(dimension) + 1)), np.ones((1, 3), np.int64))
 
 
-def serve_batches(source: IO[bytes], sink: IO[bytes], dimension: int) -> None:
+def serve_batches(source: IO[bytes], sink: IO[bytes], dimension: int, privacy: PrivateUploads | None = None) -> None:
     """Send ``READY`` once the checks are compiled, then verify batches until the input ends."""
     precompile(dimension)
     write_frame(sink, READY)
     while (frame := read_frame(source)) is not None:
-        write_frame(sink, msgspec.msgpack.encode(verify_exchanges(_requests_decoder.decode(frame), dimension)))
+        verdicts = verify_exchanges(_requests_decoder.decode(frame), dimension, privacy)
+        write_frame(sink, msgspec.msgpack.encode(verdicts))
 
 
 if __name__ == "__main__":
     configure_as_parent()
     try:
-        serve_batches(sys.stdin.buffer, sys.stdout.buffer, int(sys.argv[1]))
+        options = msgspec.json.decode(sys.argv[1], type=tuple[int, PrivateUploads | None])
+        serve_batches(sys.stdin.buffer, sys.stdout.buffer, *options)
     except BrokenPipeError:  # the server was killed
         os._exit(0)

@@ -75,7 +75,7 @@ class Writer:
         self._policy, self._dimension, self.batch = policy, dimension, batch
         self.queue: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()  # None ends the thread
         self._snapshots = SnapshotSchedule(snapshot_every)
-        self.verifier = verifier or SignatureVerifier(dimension)
+        self.verifier = verifier or SignatureVerifier(dimension, policy.privacy)
         self._journal = JournalWriter(self.clock)
         self._purged = 0  # position of the last rewrite that was purged from the database's journals
         self._store: Store | None = (store := open_store())

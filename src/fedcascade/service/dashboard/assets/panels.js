@@ -25,6 +25,7 @@ export function drawPanels(state, page, clusterChart, truth = null) {
   drawReward(state);
   drawHistory(page);
   drawCauses(state);
+  drawPrivacy(state);
   drawStaleness(state);
   drawTurnover(page);
   drawHealth(state, page);
@@ -128,6 +129,14 @@ function drawCauses(state) {
   const rows = [...state.bins.spans].sort(([a], [b]) => b - a).slice(0, 60);
   fillTable(find("causes-table"), () => createTable(words, ["From", ...named.map(({ name }) => name)],
     rows.map(([place, span]) => [formatTime(state.bins.since + place * state.bins.width, state.last - state.first), ...named.map(({ name }) => formatNumber(span.get(name)?.exchanges ?? 0))])));
+}
+
+function drawPrivacy({ health }) {
+  const spent = (health?.privacy ?? []).map(([epsilon, agents]) => [formatNumber(epsilon, 2), agents]), words = "Agents by epsilon that they have spent";
+  find("privacy-card").hidden = !spent.length;
+  if (!spent.length) return;
+  drawBars(find("privacy"), spent, { label: words });
+  fillTable(find("privacy-table"), () => createTable(words, ["Epsilon", "Agents"], spent.map(([epsilon, agents]) => [epsilon, formatNumber(agents)])));
 }
 
 function drawStaleness(state) {

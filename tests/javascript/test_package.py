@@ -172,6 +172,69 @@ def test_servers_of_other_features_are_refused_before_a_token_is_fetched_or_used
     assert found["unsent"] == 1
 
 
+PRIVATE_UPLOADS = """
+import { connect } from "%(package)s/index.js";
+import { FileStore } from "%(package)s/file-store.js";
+const told = [], minted = [], token = () => { minted.push("%(token)s"); return minted.at(-1); };
+const open = (url, mostEpsilon) =>
+  connect({ url, token, mostEpsilon, pauses: [0.01, 0.1], store: new FileStore("agent.json") });
+const refuse = (...given) => open(...given).then(() => told.push("taken"), (error) => told.push(error.message));
+for (const most of [Infinity, 2]) await refuse("%(plain)s", most);
+await refuse("%(private)s", 1.5);
+const before = minted.length, items = Array.from({ length: 6 }, (_, item) => [item / 8, 0.5, -item / 16]), sent = [];
+for (const lists of [5, 6]) {
+  const agent = await open("%(private)s", 2);
+  agent.addEventListener("upload", ({ detail }) => sent.push(detail.upload.statistics.rounds));
+  for (let list = 0; list < lists; list += 1) {
+    await agent.feedback(agent.recommend(items, { k: 3 }), { clicked: list %% 3 ? 0 : null });
+  }
+  const isSent = await agent.flush(20), { trouble, lost, privacy, state } = agent, { first, own, confirmed } = state;
+  told.push({ isSent, trouble, lost, spent: privacy.spent, first: first.rounds, own: own.total.rounds,
+    confirmed: [confirmed.rounds, confirmed.count] });
+  await agent.close();
+}
+console.log(JSON.stringify({ told, before, minted: minted.length, sent }));
+"""
+
+
+def test_a_private_server_takes_uploads_with_noise_and_one_with_less_privacy_is_refused_before_a_token(
+    node: str, tmp_path: Path
+) -> None:
+    options = "--policy", "population"
+    servers = [
+        ServerProcess(tmp_path / "plain", "sqlite:///store.db", *options, dimension=3).start(),
+        ServerProcess(
+            tmp_path / "private", "sqlite:///store.db", *options, "--privacy", "epsilon=2", dimension=3
+        ).start(),
+    ]
+    try:
+        plain, private = (server.connect() for server in servers)
+        names = {"package": (PACKAGE / "src").as_uri(), "token": private.operator.create_tokens()[0]}
+        script = PRIVATE_UPLOADS % (names | {"plain": plain.url, "private": private.url})
+        done = subprocess.run(
+            [node, "--input-type=module", "-e", script], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        enrolled = [running.operator.fetch_overview().enrolled for running in (plain, private)]
+        for running in (plain, private):
+            running.transport.close()
+    finally:
+        for server in servers:
+            server.stop()
+    found = json.loads(done.stdout)
+    wanted = "this agent wants private uploads of epsilon <= {} and delta <= 0.00001, got {}"
+    *lines, first, second = found["told"]
+    assert lines == [
+        *(wanted.format(most, "none") for most in ("Infinity", 2)),
+        wanted.format(1.5, "epsilon 2 and delta 0.000001 for a list"),
+    ]
+    assert (found["before"], found["minted"], enrolled) == (0, 1, [0, 1])
+    kept = {"isSent": True, "trouble": None, "lost": 0, "spent": 2}
+    assert first == kept | {"first": 1, "own": 5, "confirmed": [4, 4]}
+    assert second == kept | {"first": 3, "own": 11, "confirmed": [8, 8]}
+    assert found["sent"] == [1, 1, 2, 4]
+
+
 def test_the_wheel_has_the_modules() -> None:
     assets = files("fedcascade.service.agent") / "assets"
     assert (assets / "index.js").read_bytes() == (PACKAGE / "src" / "index.js").read_bytes()

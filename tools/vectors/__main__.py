@@ -30,6 +30,8 @@ KINDS: Mapping[str, Callable[[Draws], list[Case]]] = {
     "sessions": sessions.build_sessions,
     "rewards": arithmetic.build_rewards,
     "valued_sessions": sessions.build_valued_sessions,
+    "privacy": arithmetic.build_privacy,
+    "private_sessions": sessions.build_private_sessions,
 }
 
 

@@ -1,6 +1,6 @@
 """Cases of an agent's arithmetic, from elementary functions to trust, drift, oracles, triggers and checks."""
 
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 
 from fedcascade.federation.agent import Agent
 from fedcascade.federation.changes import ChangeDetection
+from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.own_data_keeper import OwnDataKeeper
 from fedcascade.federation.policies import get_policy
+from fedcascade.federation.privacy import PrivateUploads, Unit
 from fedcascade.federation.triggers import AtLeast, Occasion
 from fedcascade.learning.cascade import examine, follow_cascade
 from fedcascade.learning.confidence import ProblemSize
@@ -206,6 +208,45 @@ def build_triggers(draws: Draws) -> list[Case]:
         case |= {"draw": occasion.draw, "arrivals": occasion.arrivals, "download": describe_statistics(download)}
         cases.append(case | {"buffer": describe_statistics(buffer), "cause": floored.trigger.cause(occasion)})
     return cases
+
+
+def build_privacy(draws: Draws) -> list[Case]:
+    """Build the budget and the variances of private uploads, and uploads before and after noise; None if none is sent."""
+    cases: list[Case] = []
+    for number in range(60):
+        epsilon, delta = float(np.round(10.0 ** draws.uniform(-2.0, 2.0), 3)), float(draws.choice([1e-9, 1e-6, 1e-3]))
+        unit, uploads = Unit.USER if number % 2 else Unit.LIST, int(draws.integers(1, 20))
+        mechanism = PrivateUploads(epsilon=epsilon, delta=delta, unit=unit, uploads=uploads)
+        sums, sequence = Statistics.zero(int(draws.integers(1, 9))), int(draws.integers(1, 24))
+        for _ in range(int(draws.integers(1, 130))):
+            item = round_to_grid(draw_items(draws, 1, sums.dimension))
+            reward = float(draws.choice([0.5, 1.0]))
+            sums = sums.observe(item, examine(1, [0], reward=reward) if draws.random() < 0.6 else None)
+        source = KeptNoise(draws)
+        upload = Upload(agent=1, sequence=sequence, cause=Cause.FORCED, statistics=sums)
+        released, budget = mechanism.release(upload, source), mechanism.measure_budget(sequence)
+        case: Case = {"constants": asdict(mechanism), "sequence": sequence, "statistics": describe_statistics(sums)}
+        case |= {"rho": mechanism.rho, "spent": budget.spent, "is_spent": budget.is_spent, "noise": source.noise}
+        case["variances"] = [str(variance) for variance in source.variances]
+        case["released"] = None if released is None else describe_statistics(released.statistics)
+        cases.append(case)
+    return cases
+
+
+@dataclass
+class KeptNoise:
+    """Normal noise, rounded, that a case keeps with its variances."""
+
+    draws: Draws
+    noise: list[int] = field(default_factory=list)
+    variances: list[int] = field(default_factory=list)
+
+    def draw(self, agent: int, sequence: int, variances: list[int]) -> NDArray[np.float64]:  # noqa: ARG002
+        """Draw whole numbers with mean 0 and these variances."""
+        assert not self.noise, "noise is drawn once for an upload"
+        drawn = np.rint(self.draws.normal(size=len(variances)) * np.sqrt(np.array(variances, np.float64)))
+        self.variances, self.noise = variances, [int(value) for value in drawn]
+        return drawn
 
 
 def build_possible(draws: Draws) -> list[Case]:

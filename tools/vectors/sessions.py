@@ -7,12 +7,14 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import numpy as np
 
 from fedcascade.federation.messages import Cause, Upload
-from fedcascade.federation.policies import DEFAULT_POLICY, get_policy
+from fedcascade.federation.policies import DEFAULT_POLICY, PRIVATE_POPULATION, get_policy
+from fedcascade.federation.privacy import SystemNoise
 from fedcascade.learning.confidence import Oful, Theory
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.agent.database import AgentFile
@@ -23,7 +25,7 @@ from fedcascade.service.agent.options import AgentOptions, PolicyCache
 from fedcascade.service.agent.saved_agent import SavedAgent
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.clock import Clock
-from vectors.arithmetic import SERVED
+from vectors.arithmetic import SERVED, KeptNoise
 from vectors.draws import (
     Case,
     Draws,
@@ -36,6 +38,7 @@ from vectors.draws import (
 from vectors.messages import pack_download
 
 STEPS = 24
+MakeTerms = Callable[[Draws, int, int], wire.Terms]
 
 
 class Session:
@@ -71,6 +74,7 @@ class Session:
         after: Case = {"buffered": agent.buffered, "unsent": agent.unsent, "lost": agent.lost}
         after |= {"estimate": agent.estimate.tolist(), "arrivals": self.state.local.arrivals}
         after["uploads"] = self.state.local.uploads
+        after["privacy"] = None if agent.privacy is None else [agent.privacy.spent, agent.privacy.is_spent]
         lists = agent.open_lists()
         after["open_lists"] = [asdict(each) | {"impression": self.numbers[each.impression]} for each in lists]
         self.steps.append({"step": kind, "now": self.now, **what, "after": after})
@@ -91,8 +95,11 @@ class Session:
             what |= self._draw_reward(number, chosen.impression, what)
         draw = float(self.draws.random() ** 3)
         round_ = None if self.draws.random() < 0.5 else int(self.draws.integers(1, 10**6))
-        upload = self.agent.feedback(chosen.impression, round_=round_, draw=draw, **what)
+        noise = KeptNoise(self.draws)
+        with patch.object(SystemNoise, "draw", noise.draw):
+            upload = self.agent.feedback(chosen.impression, round_=round_, draw=draw, **what)
         sent = None if upload is None else describe_upload(upload)
+        what |= {"noise": noise.noise} if noise.noise else {}
         self.record("feedback", impression=number, **what, round=round_, draw=draw, upload=sent)
 
     def _draw_reward(self, number: int, impression: int, what: Case) -> Case:
@@ -135,7 +142,9 @@ class Session:
         if self.draws.random() < 0.15:
             self.held, self.last_change = Statistics.zero(self.dimension), 0
         self._count(upload)
-        pooled = self.held + draw_statistics(self.draws, self.dimension, int(self.draws.integers(0, 6)))
+        pooled = draw_statistics(self.draws, self.dimension, int(self.draws.integers(0, 6)))
+        if self.agent.privacy is None:  # else an answer holds others' data only
+            pooled = self.held + pooled
         message = wire.AnswerMessage(
             **pack_download(pooled, rounds=int(self.draws.integers(1, 10**6)), agents=9),
             protocol=wire.PROTOCOLS[-1],
@@ -306,16 +315,31 @@ def build_terms(draws: Draws, number: int, dimension: int) -> wire.Terms:
                       protocols=list(wire.PROTOCOLS), min_observations=int(draws.integers(0, 6))).with_id()  # fmt: skip
 
 
+def build_private_terms(draws: Draws, number: int, dimension: int) -> wire.Terms:
+    """Build terms of private uploads; in a third of them the unit is the user, with few uploads."""
+    unit = {"unit": "user", "uploads": int(draws.integers(1, 5))} if number % 3 == 2 else {}
+    epsilon, delta = float(np.round(draws.uniform(0.2, 40.0), 2)), float(draws.choice([1e-9, 1e-6, 1e-3]))
+    policy = PRIVATE_POPULATION.with_constants(epsilon=epsilon, delta=delta, **unit)
+    constants = {name: value for name, value in policy.constants().items() if isinstance(value, float | int | str)}
+    return wire.Terms(protocol=wire.PROTOCOLS[-1], policy=policy.name, constants=constants, dimension=dimension,
+                      protocols=list(wire.PROTOCOLS), min_observations=int(draws.integers(0, 6))).with_id()  # fmt: skip
+
+
 def build_valued_sessions(draws: Draws) -> list[Case]:
     """Build sessions with rewards, some of which come later."""
     return build_sessions(draws, has_rewards=True)
 
 
-def build_sessions(draws: Draws, *, has_rewards: bool = False) -> list[Case]:
+def build_private_sessions(draws: Draws) -> list[Case]:
+    """Build sessions of private uploads with rewards; each upload has its noise."""
+    return build_sessions(draws, has_rewards=True, make_terms=build_private_terms)
+
+
+def build_sessions(draws: Draws, *, has_rewards: bool = False, make_terms: MakeTerms = build_terms) -> list[Case]:
     """Build sessions of every policy, half of them of the default one."""
     cases: list[Case] = []
     for number in range(60):
-        terms = build_terms(draws, number, int(draws.integers(1, 8)))
+        terms = make_terms(draws, number, int(draws.integers(1, 8)))
         options = {"min_observations": int(draws.integers(0, 6))}
         options |= {"keep_lists": int(draws.integers(1, 9)), "keep_seconds": int(draws.integers(20, 400))}
         with tempfile.TemporaryDirectory() as folder:

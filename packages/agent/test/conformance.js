@@ -9,6 +9,7 @@ import { budget } from "../src/knapsack.js";
 import { perCategory, topK } from "../src/oracles.js";
 import { followTerms } from "../src/policies.js";
 import { beginSaved, follow, renumber, settle, takePrior, withdraw } from "../src/ledger.js";
+import { computeVariances, measureBudget, readPrivacy, release } from "../src/privacy.js";
 import { computeGrowth, computeScores, getRidge } from "../src/ridge.js";
 import { SavedAgent } from "../src/saved-agent.js";
 import { importSeed, signEnrolment, signRequest } from "../src/sign.js";
@@ -96,29 +97,43 @@ export const CHECKS = {
   rewards: ({ before, listed, clicks, reward, after }) =>
     [orRefuse(() => describe(observe(readStatistics(before), flatten(listed), examine(listed.length, clicks, null, reward)))), after],
   valued_sessions: playSession,
+  privacy({ constants, sequence, statistics, rho, spent, is_spent, noise, variances, released }) {
+    const privacy = readPrivacy(constants, () => noise), sums = readStatistics(statistics), budget = measureBudget(privacy, sequence);
+    const upload = release(privacy, { sequence, cause: "forced", statistics: sums }), drawn = upload && computeVariances(privacy, sums.rounds, sums.moment.length);
+    const computed = [orNear(privacy.rho, rho), orNear(budget.spent, spent), budget.isSpent,
+      (drawn ?? []).map((variance, at) => orNear(Number(variance), Number(variances[at]), 1)), upload && describe(upload.statistics)]; // variances are rounded up
+    return [computed, [rho, spent, is_spent, variances.map(Number), released]];
+  },
+  private_sessions: playSession,
 };
+
+/** Return the expected number if the computed one is near to it: Python finds rho to one part in 10^9. */
+const orNear = (computed, expected, slack = 0) => (Math.abs(computed - expected) <= 1e-9 * Math.abs(expected) + slack ? expected : computed);
 
 /** Play the steps of a session, and collect what every step gave and what the agent knows after it. */
 async function playSession({ terms, min_observations, keep_lists, keep_seconds, steps }) {
   const store = new MemoryStore(), credential = { agent: 7, enrolled: 1.5, epoch: "first", proof: new Uint8Array(16) };
   const state = beginSaved({ agent: 7, terms, credential }, begin(terms.dimension));
-  const options = { minObservations: min_observations, keepLists: keep_lists, keepSeconds: keep_seconds, now: () => session.now };
+  const options = { minObservations: min_observations, keepLists: keep_lists, keepSeconds: keep_seconds, now: () => session.now,
+    noise: () => session.noise.pop() };
   await store.update([], () => ({ puts: [["state", state]] }));
-  const session = { agent: new SavedAgent(store, state, options), store, options, impressions: new Map(), now: 0 };
+  const session = { agent: new SavedAgent(store, state, options), store, options, impressions: new Map(), now: 0, noise: [] };
   const computed = [], expected = [];
   for (const step of steps) {
     session.now = step.now;
-    computed.push(await STEPS[step.step](session, step), await describeAgent(session));
-    expected.push(EXPECTED[step.step](step), step.after);
+    if (step.noise) session.noise.push(step.noise);
+    computed.push(await STEPS[step.step](session, step), await describeAgent(session, step.after.privacy), session.noise.length);
+    expected.push(EXPECTED[step.step](step), step.after, 0);
   }
   return [computed, expected];
 }
 
-async function describeAgent({ agent, impressions }) {
+async function describeAgent({ agent, impressions }, budget) {
   await agent.refresh();
   const { buffered, unsent, lost, estimate, state } = agent, names = new Map([...impressions].map(([number, name]) => [name, number]));
   const open = (await agent.openLists()).map(({ impression, items, shownAt }) => ({ impression: names.get(impression), items, shown_at: shownAt }));
-  return { buffered, unsent, lost, estimate: [...estimate], arrivals: state.arrivals, uploads: state.uploads, open_lists: open };
+  return { buffered, unsent, lost, estimate: [...estimate], arrivals: state.arrivals, uploads: state.uploads, open_lists: open,
+    privacy: agent.privacy && [orNear(agent.privacy.spent, budget?.[0]), agent.privacy.isSpent] };
 }
 
 const STEPS = {

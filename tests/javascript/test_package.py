@@ -222,7 +222,7 @@ def test_a_private_server_takes_uploads_with_noise_and_one_with_less_privacy_is_
         for server in servers:
             server.stop()
     found = json.loads(done.stdout)
-    wanted = "this agent wants private uploads of epsilon <= {} and delta <= 0.00001, got {}"
+    wanted = "this agent wants private uploads of epsilon <= {} and delta <= 0.00001 for a list, and the server offers {}"
     *lines, first, second = found["told"]
     assert lines == [
         *(wanted.format(most, "none") for most in ("Infinity", 2)),

@@ -112,11 +112,9 @@ export function requireFeatures(terms, wanted, known) {
  * @returns {Policy}
  */
 export function followTerms(terms, { policy = (own) => own, minObservations = 2 * terms.dimension, noise, mostEpsilon }) {
-  const built = buildPolicy(terms, noise), chosen = policy(built, terms), { privacy, trigger, trust, drift } = built;
-  const isKept = chosen.privacy === privacy && (!privacy || (chosen.trigger === trigger && chosen.trust === trust && chosen.drift === drift));
-  require(isKept, "the policy of this agent must have the private uploads of the server's terms, with their trigger and trust");
-  requirePrivacy(privacy ?? null, mostEpsilon);
-  if (privacy) return { ...chosen, least: 1 };
+  const built = buildPolicy(terms, noise), { privacy = null, trigger, trust, drift } = built, chosen = policy(built, terms);
+  requirePrivacy(privacy, mostEpsilon);
+  if (privacy) return { ...chosen, privacy, trigger, trust, drift, least: 1 }; // the page cannot change what a promise needs
   const least = Math.max(minObservations, terms.min_observations);
   return { ...chosen, least, trigger: atLeast(chosen.trigger, least) };
 }

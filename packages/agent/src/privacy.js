@@ -28,10 +28,9 @@ const MOST_DELTA = 1e-5; // of an agent that asks for privacy
  */
 export function readPrivacy({ epsilon, delta, unit, uploads, drift }, noise = drawNoise) {
   const isKnown = epsilon > 0 && delta > 0 && delta < 1 && (unit === "list" || unit === "user") && Number.isSafeInteger(uploads) && uploads > 0;
-  require(isKnown, `private uploads need epsilon > 0, delta in (0, 1), unit list or user and uploads >= 1, got ${epsilon}, ${delta}, ${unit} and ${uploads}`);
+  const rho = isKnown ? findRho(epsilon, delta) / (unit === "list" ? 1 : uploads) : 0;
+  require(rho > 0, `the server's private uploads have an invalid constant, got epsilon ${epsilon}, delta ${delta}, unit ${unit} and uploads ${uploads}`);
   require(drift !== "restart", "private uploads need a server without drift=restart");
-  const rho = findRho(epsilon, delta) / (unit === "list" ? 1 : uploads);
-  require(rho > 0, `epsilon is too small for delta ${delta}, got ${epsilon}`);
   return { epsilon, delta, unit, uploads, rho, noise };
 }
 
@@ -40,12 +39,11 @@ export function readPrivacy({ epsilon, delta, unit, uploads, drift }, noise = dr
  * @param {Privacy | null} offered @param {number | undefined} most the largest epsilon; undefined takes any @param {Privacy | null} [promised]
  */
 export function requirePrivacy(offered, most, promised) {
-  const { epsilon = 0, delta = 0, unit } = offered ?? {}, got = offered ? `epsilon ${epsilon} and delta ${delta} for a ${unit}` : "none";
-  const fits = most === undefined || (offered && epsilon <= most && delta <= MOST_DELTA);
-  require(fits, `this agent wants private uploads of epsilon <= ${most} and delta <= ${MOST_DELTA}, got ${got}`);
-  if (!promised) return;
-  const isKept = offered && epsilon <= promised.epsilon && delta <= promised.delta && (unit === "user" || promised.unit === "list");
-  require(isKept, `this agent keeps to epsilon ${promised.epsilon} and delta ${promised.delta} for a ${promised.unit}, and the server offers ${got}: use another store`);
+  const wanted = promised ?? (most === undefined ? null : { epsilon: most, delta: MOST_DELTA, unit: "list" });
+  if (!wanted) return;
+  const { epsilon, delta, unit } = wanted, got = offered ? `epsilon ${offered.epsilon} and delta ${offered.delta} for a ${offered.unit}` : "none";
+  const fits = offered && offered.epsilon <= epsilon && offered.delta <= delta && (offered.unit === "user" || unit === "list");
+  require(fits, `this agent wants private uploads of epsilon <= ${epsilon} and delta <= ${delta} for a ${unit}, and the server offers ${got}`);
 }
 
 /** Return the budget of an agent after so many uploads. @param {Privacy} privacy @param {number} sent @returns {PrivacyBudget} */
@@ -138,20 +136,12 @@ export function makeNoise(fill) {
     }
   };
   return (variances) => variances.map((variance) => {
-    const scale = findRoot(variance) + 1n;
+    const scale = BigInt(Math.floor(Math.sqrt(Number(variance)))) + 1n; // any scale is exact, this one rejects few
     for (;;) {
       const drawn = drawLaplace(scale), size = drawn < 0n ? -drawn : drawn;
       if (flip((size * scale - variance) ** 2n, 2n * variance * scale * scale)) return Number(drawn);
     }
   });
-}
-
-/** Return the whole part of a square root. @param {bigint} value */
-function findRoot(value) {
-  let root = BigInt(Math.floor(Math.sqrt(Number(value)))); // within 2 of it below 2^104
-  while (root * root > value) root--;
-  while ((root + 1n) ** 2n <= value) root++;
-  return root;
 }
 
 const drawNoise = makeNoise((words) => crypto.getRandomValues(words));

@@ -14,7 +14,7 @@ import { computeEpsilon, computeVariances, findRho, makeNoise, readPrivacy } fro
 import { SavedAgent } from "../src/saved-agent.js";
 import { packNumbers, zero } from "../src/statistics.js";
 import { MemoryStore } from "../src/store.js";
-import { always } from "../src/triggers.js";
+import { always, doubling } from "../src/triggers.js";
 
 const ITEMS = [[0.5, 0.5], [0.5, -0.5], [0.1, 0.9]];
 const CONSTANTS = { lambda_: 0.01, beta: 1.5, every: 4, epsilon: 2, delta: 1e-6, unit: "list", uploads: 16, drift: "ignore" };
@@ -163,15 +163,14 @@ test("nothing is sent again: lost rounds are counted, and a restart drops first 
 
 test("terms that keep no promise are refused in one line", async () => {
   for (const mostEpsilon of [-1, 0, NaN, "much"]) await assert.rejects(connect({ url: "http://server", mostEpsilon }), /mostEpsilon must be a number > 0/);
-  const refused = [[{ drift: "restart" }, /without drift=restart/], [{ epsilon: 0 }, /epsilon > 0/], [{ delta: 1 }, /delta in/], [{ unit: "item" }, /unit list or user/],
-    [{ uploads: 0.5 }, /uploads >= 1/], [{ epsilon: 1e-5 }, /epsilon is too small/]];
+  const refused = [[{ drift: "restart" }, /without drift=restart/], ...[{ epsilon: 0 }, { delta: 1 }, { unit: "item" }, { uploads: 0.5 }, { epsilon: 1e-5 },
+    { epsilon: "much" }].map((changes) => [changes, /private uploads have an invalid constant, got epsilon/])];
   for (const [changes, line] of refused) assert.throws(() => checkTerms(withConstants(changes)), line);
-  for (const change of [{ trigger: always }, { privacy: null }]) {
-    assert.throws(() => followTerms(TERMS, { policy: (own) => ({ ...own, ...change }) }), /must have the private uploads of the server's terms/);
-  }
+  const kept = followTerms(TERMS, { policy: (own) => ({ ...own, trigger: always, privacy: null, trust: null }) });
+  assert.deepEqual([kept.trigger, kept.privacy.epsilon, kept.trust.every], [doubling, 2, 4]);
   const agent = await makeAgent(), population = { ...TERMS, policy: "population", constants: { ...CONSTANTS, alpha_c: 1 } };
   for (const terms of [withConstants({ epsilon: 3 }), withConstants({ delta: 1e-3 }), population]) {
-    assert.throws(() => follow(agent.state, { terms }), /keeps to epsilon 2 and delta 0.000001 for a list, and the server offers/);
+    assert.throws(() => follow(agent.state, { terms }), /wants private uploads of epsilon <= 2 and delta <= 0.000001 for a list, and the server offers/);
   }
   follow(agent.state, { terms: withConstants({ epsilon: 1, unit: "user" }) });
 });

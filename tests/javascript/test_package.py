@@ -222,11 +222,11 @@ def test_a_private_server_takes_uploads_with_noise_and_one_with_less_privacy_is_
         for server in servers:
             server.stop()
     found = json.loads(done.stdout)
-    wanted = "this agent wants private uploads of epsilon <= {} and delta <= 0.00001 for a list, and the server offers {}"
+    wanted = "this agent wants private uploads of epsilon <= {} and delta <= 0.00001 for a list, and the server offers "
     *lines, first, second = found["told"]
     assert lines == [
-        *(wanted.format(most, "none") for most in ("Infinity", 2)),
-        wanted.format(1.5, "epsilon 2 and delta 0.000001 for a list"),
+        *(f"{wanted.format(most)}none" for most in ("Infinity", 2)),
+        f"{wanted.format(1.5)}epsilon 2 and delta 0.000001 for a list",
     ]
     assert (found["before"], found["minted"], enrolled) == (0, 1, [0, 1])
     kept = {"isSent": True, "trouble": None, "lost": 0, "spent": 2}

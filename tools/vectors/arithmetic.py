@@ -211,7 +211,7 @@ def build_triggers(draws: Draws) -> list[Case]:
 
 
 def build_privacy(draws: Draws) -> list[Case]:
-    """Build the budget and the variances of private uploads, and uploads before and after noise; None if none is sent."""
+    """Build budgets and variances of private uploads, and uploads before and after noise; null if none is sent."""
     cases: list[Case] = []
     for number in range(60):
         epsilon, delta = float(np.round(10.0 ** draws.uniform(-2.0, 2.0), 3)), float(draws.choice([1e-9, 1e-6, 1e-3]))

@@ -17,15 +17,16 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "explanation-privacy.md"
 FIGURE = ROOT / "docs" / "figures" / "privacy.svg"
 SCHEDULED = "population-scheduled"
+ROUNDS = (150, 1_000)  # of a user, after which regret is compared
 Shares = dict[str, dict[str, Interval]]  # by environment and column
 
 
-def read_shares(folder: Path) -> Shares:
-    """Return regret as a share of learning alone, by environment and by epsilon or policy."""
+def read_shares(folder: Path, rounds: int) -> Shares:
+    """Return regret after so many rounds as a share of learning alone, by environment and by epsilon or policy."""
     shares: Shares = {}
     for comparison in compare_policies(read_results(folder)):
         label, _, quantity = comparison.quantity.partition(": ")
-        if quantity.startswith("regret"):
+        if quantity == f"regret after {rounds:,} own rounds":
             shares.setdefault(comparison.where, {})[label.partition("epsilon=")[2] or label] = comparison.share
     return shares
 
@@ -67,11 +68,13 @@ def draw_figure(shares: Shares) -> None:
 
 def main() -> None:
     """Write table and figure."""
-    shares = read_shares(Path(sys.argv[1]))
-    marked = re.compile(r"(<!-- price -->\n).*?(<!-- end -->)", re.DOTALL)
     page = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(marked.sub(lambda hit: f"{hit[1]}{format_table(shares)}\n{hit[2]}", page), encoding="utf-8")
-    draw_figure(shares)
+    for rounds in ROUNDS:
+        table = format_table(read_shares(Path(sys.argv[1]), rounds))
+        marked = re.compile(rf"(<!-- price after {rounds} -->\n).*?(<!-- end -->)", re.DOTALL)
+        page = marked.sub(lambda hit, table=table: f"{hit[1]}{table}\n{hit[2]}", page)  # type: ignore[misc]
+    PAGE.write_text(page, encoding="utf-8")
+    draw_figure(read_shares(Path(sys.argv[1]), ROUNDS[0]))
 
 
 if __name__ == "__main__":

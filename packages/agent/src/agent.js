@@ -206,7 +206,7 @@ const PRIOR_REWARD = 0.5; // of a click, before its user has any
 export function expectReward({ privacy }, state) {
   if (privacy) return PRIOR_REWARD;
   const pending = sumPending(state), { clicks, shortfall = 0 } = isReplacing(state) || !state.confirmed ? pending : add(state.confirmed, pending);
-  return roundReward((PRIOR_REWARD + clicks - shortfall) / (1 + clicks));
+  return roundReward(Math.min(1, Math.max(0, (PRIOR_REWARD + clicks - shortfall) / (1 + clicks))));
 }
 
 /**

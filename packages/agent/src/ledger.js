@@ -60,6 +60,10 @@ export function follow(state, changes) {
   const enrolment = { ...state.enrolment, ...changes }, d = enrolment.terms.dimension, own = state.enrolment.terms.dimension;
   require(d === own, `the server has dimension ${d}, this agent ${own}: enrol a new agent`);
   requirePrivacy(findPrivacy(enrolment.terms), undefined, findPrivacy(state.enrolment.terms));
+  if (findPrivacy(enrolment.terms) && !findPrivacy(state.enrolment.terms)) { // uploads without noise must not be sent any more
+    const lost = state.outbox.reduce((sum, { statistics }) => sum + statistics.rounds, state.lost);
+    return follow({ ...state, outbox: [], lost, enrolment }, {});
+  }
   try {
     getRidge(state.download, enrolment.terms.constants.lambda_);
     return { ...state, enrolment };

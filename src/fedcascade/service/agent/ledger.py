@@ -108,7 +108,8 @@ def expect_reward(state: SavedState) -> float:
     if state.local.first is not None:
         return PRIOR_REWARD
     own = state.held + transitions.sum_pending(state.local)
-    return round_reward((PRIOR_REWARD + own.reward) / (1 + own.clicks))
+    mean = (PRIOR_REWARD + own.reward) / (1 + own.clicks)
+    return round_reward(min(1.0, max(0.0, mean)))  # corrections may belong to data that are no longer the user's
 
 
 def correct(
@@ -142,6 +143,8 @@ def follow(policy: Policy, state: SavedState, enrolment: wire.EnrolmentAnswer, d
     local = state.local._replace(id=enrolment.agent, download=ridge)
     if is_private and not was_private:  # data that were not sent yet stay with the agent
         local = local._replace(first=nothing, buffer=nothing, unanswered=nothing)
+        lost = sum(upload.statistics.rounds for upload in state.outbox)
+        state = state._replace(outbox=(), lost=state.lost + lost)
     is_valid = not is_private or (was_private and ridge.statistics is download)
     is_same = is_valid and transitions.fits_policy(policy, local.own)
     own = local._replace(own=local.own if is_same else None)

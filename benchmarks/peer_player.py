@@ -59,6 +59,14 @@ def measure_lists(users: list[Any], lists: list[list[Any]], test: list[tuple[Any
     return [math.nan if score is None else float(score) for score in scores]  # no recommended item was rated
 
 
+def read_jester(path: str) -> tuple[Any, Any, Any]:
+    """Read users, items and ratings of recommenderlab's Jester5k.rda, a sparse matrix by columns."""
+    import_module("warnings").simplefilter("ignore", UserWarning)  # on classes of R that stay plain objects
+    matrix = import_module("rdata").read_rda(path)["Jester5k"].data
+    numpy = import_module("numpy")
+    return matrix.i, numpy.repeat(numpy.arange(len(matrix.p) - 1), numpy.diff(matrix.p)), matrix.x
+
+
 class VowpalWabbit:
     """``--cb_explore_adf``, of which a list takes the most probable actions, or ``--ccb_explore_adf`` with K slots."""
 

@@ -3,6 +3,7 @@
 mab2rec --folder DATA: the folder ``data`` of Mab2Rec's repository, with its split of MovieLens-100K and its metrics.
 online --ratings FILE: Vowpal Wabbit and river online, in an environment made from ratings, at three click rates.
 jester --folder DATA, or --ratings FILE: our policies and popularity on Jester, or on another file of ratings.
+    DATA holds Jester5k.rda, or jester-data-*.csv.
 
 Each contestant gets as many trials of its constants as the others, on seeds or users that the report does not use.
 """
@@ -278,10 +279,18 @@ def compare_online(
 
 
 def read_jester(folder: Path) -> Triplets:
-    """Read files jester-data-*.csv: one row per user, the number of ratings and 100 ratings in -10..10, 99 for none."""
+    """Read Jester5k.rda of R's recommenderlab, or else files jester-data-*.csv.
+
+    A row of those is a user: the number of ratings, and 100 ratings in -10..10, 99 for none.
+    """
+    if (sample := folder / "Jester5k.rda").is_file():
+        peer = Peer()
+        found = Triplets(*map(np.asarray, peer.call("read_jester", str(sample))))
+        peer.close()
+        return found
     paths = sorted(folder.glob("jester-data-*.csv"))
     if not paths:
-        raise ValueError(f"{folder} must hold jester-data-1.csv, ...: save the files of Jester as CSV there")
+        raise ValueError(f"{folder} must hold Jester5k.rda of R's recommenderlab, or jester-data-1.csv, ...")
     table = np.concatenate([np.loadtxt(path, delimiter=",", ndmin=2)[:, 1:] for path in paths])
     users, items = np.nonzero(table != UNRATED)
     return Triplets(users, items, table[users, items])

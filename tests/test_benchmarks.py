@@ -164,7 +164,7 @@ def test_files_of_jester_are_read_with_their_gaps(tmp_path: Path) -> None:
     assert found.users.tolist() == [0, 0, 1, 2, 2, 2]
     assert found.items.tolist() == [0, 2, 2, 0, 1, 2]
     assert found.values.tolist() == [-7.82, 8.79, -9.66, 0.5, -1.0, 2.0]
-    with pytest.raises(ValueError, match="jester-data-1"):
+    with pytest.raises(ValueError, match=r"Jester5k\.rda .* jester-data-1"):
         quality.read_jester(tmp_path / "none")
 
 

@@ -41,6 +41,15 @@ def test_a_log_of_one_policy_is_written(tmp_path: Path, capsys: pytest.CaptureFi
     assert "leave out --engine cuda" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("options", "lost"), [([], "number of clicks"), (["--rewards", "beta"], "reward")])
+def test_the_sentence_below_the_table_says_what_is_lost(
+    options: list[str], lost: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = ["--users", "4", "--clusters", "2", "--dimension", "3", "--items", "5", "--rounds", "20"]
+    main(["run", *world, "--policy", "fedind", "--engine", "reference", *options])
+    assert f"Regret is the expected {lost} lost" in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.skipif(cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("command", [["run", "--rounds", "10"], ["reproduce", "--quick"]])
 def test_without_a_gpu_one_line_says_what_to_install(

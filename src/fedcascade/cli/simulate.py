@@ -87,8 +87,7 @@ def run(
         check_log_path(log)
         require(len(policies) == 1, "--log holds the lists of one policy: give --policy once")
         require(seeds == 1, "--log holds the lists of one run: leave out --seeds")
-        is_kept = engine_flags.engine != "cuda"
-        require(is_kept, "--log needs the exact or the reference engine: leave out --engine cuda")
+        require(engine_flags.engine != "cuda", "--log needs the exact or the reference engine: leave out --engine cuda")
     traces: dict[str, list[Trace]] = {each.name: [] for each in policies}
     with announce_compiling(quiet=json_):
         for seed in range(environment_options.seed, environment_options.seed + seeds):
@@ -117,6 +116,7 @@ def list_tables(policies: Sequence[Policy], traces: Mapping[str, Sequence[Trace]
         means = [(each.label, each.coverage, each.gini) for each in compared]
         yield terminal.make_exposure_table([(label, f"{share.mean:.0%}", f"{gini.mean:.2f}")
                                             for label, share, gini in means if share and gini])  # fmt: skip
-    yield terminal.explain_results(traces, runs)
+    has_values = any(run.reward != run.clicked for each in traces.values() for run in each)
+    yield terminal.explain_results(traces, runs, "reward" if has_values else "number of clicks")
     if differences := terminal.describe_differences(policies):
         yield differences

@@ -112,9 +112,9 @@ def make_exposure_table(rows: Sequence[Sequence[str]]) -> Table:
     return make_table("exposure of items", ("policy", "shown", "Gini"), rows, ("shown", "Gini"))
 
 
-def explain_results(names: Collection[str], runs: int) -> str:
+def explain_results(names: Collection[str], runs: int, lost: str = "number of clicks") -> str:
     """Explain the table of results in a few sentences, which claim nothing from a single run."""
-    sentences = ["Regret is the expected number of clicks lost compared with the best lists; lower is better."]
+    sentences = [f"Regret is the expected {lost} lost compared with the best lists; lower is better."]
     if runs == 1:
         sentences += ["One run says little about which policy is better: --seeds 5 gives intervals and differences."]
     if "fedc3ucb-h" in names:

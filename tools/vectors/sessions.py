@@ -261,10 +261,13 @@ class Session:
         self.record("renew", agent=self.agent.id)
 
     def change_terms(self) -> None:
-        """Follow a server that has changed its policy."""
-        terms = build_terms(self.draws, int(self.draws.integers(60)), self.dimension)
-        self.agent.memory.follow(terms)
-        self.record("terms", terms=msgspec.to_builtins(terms))
+        """Follow a server that has changed its policy twice, at times as another agent."""
+        if self.draws.random() < 0.5:
+            self.renew()
+        for _ in range(2):
+            terms = build_terms(self.draws, int(self.draws.integers(60)), self.dimension)
+            self.agent.memory.follow(terms)
+            self.record("terms", terms=msgspec.to_builtins(terms))
 
     def restart(self) -> None:
         self.agent.memory.database.close()

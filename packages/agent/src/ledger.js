@@ -41,8 +41,9 @@ export function beginSaved(enrolment, state) {
  * @param {SavedState} before @param {Pooled | undefined} message @param {Policy} policy @returns {SavedState}
  */
 export function takePrior(before, message, policy) {
+  if (!message) return before;
   const state = keepOwnData(policy, before);
-  if (!message || state.download.count) return state;
+  if (state.download.count) return state;
   try {
     const { statistics, rounds, agents } = checkAnswer(message, state.enrolment.terms.dimension, policy.lambda);
     return restartOwnData(policy, { ...state, download: statistics, rounds, agents, since: 0 });
@@ -70,6 +71,16 @@ export function follow(state, changes) {
   } catch {
     return { ...state, enrolment, download: state.first ? zero(d) : state.confirmed };
   }
+}
+
+/**
+ * Continue under other terms. Own data are rebuilt at once, as they depend on the terms before.
+ * @param {SavedState} state @param {EnrolmentAnswer["terms"]} terms @param {(terms: EnrolmentAnswer["terms"]) => Policy} followTerms
+ * @returns {SavedState}
+ */
+export function changeTerms(state, terms, followTerms) {
+  const known = keepOwnData(followTerms(state.enrolment.terms), state);
+  return keepOwnData(followTerms(terms), follow(known, { terms }));
 }
 
 /**

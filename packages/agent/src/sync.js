@@ -3,7 +3,7 @@
 import { isChange } from "./agent.js";
 import { BadReply, Refused, computePause, fetchTerms } from "./client.js";
 import { enrol } from "./enrolment.js";
-import { follow, renumber, settle, withdraw } from "./ledger.js";
+import { changeTerms, renumber, settle, withdraw } from "./ledger.js";
 
 /**
  * @import { Upload } from "./agent.js"
@@ -237,6 +237,6 @@ export class ExchangeLoop {
   /** Fetch the server's terms, and continue under them with the same statistics. */
   async #refreshTerms() {
     const terms = await fetchTerms(this.#client.transport);
-    await this.#saved.change((state) => ({ state: follow(state, { terms }) }));
+    await this.#saved.change((state) => ({ state: changeTerms(state, terms, (each) => this.#saved.followTerms(each)) }));
   }
 }

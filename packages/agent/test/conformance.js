@@ -8,7 +8,7 @@ import { exp, log } from "../src/linear.js";
 import { budget } from "../src/knapsack.js";
 import { perCategory, topK } from "../src/oracles.js";
 import { followTerms } from "../src/policies.js";
-import { beginSaved, follow, renumber, settle, takePrior, withdraw } from "../src/ledger.js";
+import { beginSaved, changeTerms, follow, renumber, settle, takePrior, withdraw } from "../src/ledger.js";
 import { computeVariances, measureBudget, readPrivacy, release } from "../src/privacy.js";
 import { computeGrowth, computeScores, getRidge } from "../src/ridge.js";
 import { SavedAgent } from "../src/saved-agent.js";
@@ -182,7 +182,7 @@ const STEPS = {
     return agent.id;
   },
   async terms({ agent }, { terms }) {
-    await agent.change((state) => ({ state: follow(state, { terms }) }));
+    await agent.change((state) => ({ state: changeTerms(state, terms, (each) => agent.followTerms(each)) }));
     return null;
   },
   async restart(session) {

@@ -3,12 +3,14 @@
 The flood needs processor time of its own, so it is compared with the same flood at a server in another process.
 """
 
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.service.helpers import build_unit_upload
 from tests.service.test_tenants import TenantServer
 
-FLOODERS, SECONDS, PAUSE = 24, 12.0, 0.04
+FLOODERS, SECONDS, PAUSE = 24, 6.0, 0.01
 FLOOD = """
 import sys, threading, time
 sys.path.insert(0, sys.argv[4])
@@ -61,20 +63,33 @@ def flood(server: TenantServer) -> Iterator[list[float]]:
 
 
 def measure(server: TenantServer) -> tuple[float, float]:
-    """Return median and 99th percentile of the exchanges of one agent of the tenant ``search``, in milliseconds."""
+    """Return median and p99 of the exchanges of one agent of the tenant ``search``, in milliseconds."""
     times = []
     with server.connect("search") as search:
         agent = search.enrol()
-        for sequence in range(1, int(SECONDS / PAUSE)):
+        end = time.monotonic() + SECONDS
+        for sequence in count(1):
             began = time.perf_counter()
             agent.exchange(build_unit_upload(sequence, 0, 5))
             times.append(1000 * (time.perf_counter() - began))
             time.sleep(PAUSE)
-    return float(np.median(times[5:])), float(np.quantile(times[5:], 0.99))
+            if time.monotonic() > end:
+                return float(np.median(times[5:])), float(np.quantile(times[5:], 0.99))
+    raise AssertionError
+
+
+def describe_ratios(late: list[float], base: list[float]) -> str:
+    """Describe the median of the ratios of the turns, with a 95 % interval of the bootstrap."""
+    ratios = np.array(late) / np.array(base)
+    draws = np.random.default_rng(0).choice(ratios, (10_000, len(ratios)))
+    low, high = np.quantile(np.median(draws, axis=1), [0.025, 0.975])
+    return f"{np.median(ratios):.2f} times [{low:.2f}, {high:.2f}]"
 
 
 def main() -> None:
-    """Print the latencies of the quiet tenant: alone, with a flood elsewhere, with a flooded neighbour."""
+    """Print the latencies of the quiet tenant in turns: alone, with a flood elsewhere, with a flooded neighbour."""
+    turns = int(sys.argv[1]) if len(sys.argv) > 1 else 15
+    cases: dict[str, list[tuple[float, float, float]]] = {"alone": [], "elsewhere": [], "neighbour": []}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         servers = []
         for name in ("one", "other"):
@@ -82,15 +97,20 @@ def main() -> None:
             servers.append(TenantServer(Path(folder) / name, "sqlite:///store.db"))
             stack.callback(servers[-1].stop)
         measure(servers[0])
-        for turn in range(int(sys.argv[1]) if len(sys.argv) > 1 else 2):
-            print(f"{turn}: alone: median %.1f ms, p99 %.1f ms" % measure(servers[0]), flush=True)
-            for words, flooded in (("flood at another process", servers[1]), ("flooded neighbour", servers[0])):
-                with flood(flooded) as rates:
+        flooded = {"alone": None, "elsewhere": servers[1], "neighbour": servers[0]}
+        for turn in range(turns):
+            order = list(cases) if turn % 2 else list(cases)[::-1]
+            for case in order:
+                target = flooded[case]
+                with flood(target) if target is not None else nullcontext([0.0]) as rates:
                     median, late = measure(servers[0])
-                print(
-                    f"{turn}: {words}, {rates[0]:.0f} exchanges/s: median {median:.1f} ms, p99 {late:.1f} ms",
-                    flush=True,
-                )
+                cases[case].append((median, late, rates[0]))
+                line = f"{turn}: {case}: {rates[0]:.0f} exchanges/s, median {median:.1f} ms, p99 {late:.1f} ms"
+                print(f"{line}, load {os.getloadavg()[0]:.1f}", flush=True)
+    medians, lates, _ = ({case: [row[i] for row in rows] for case, rows in cases.items()} for i in range(3))
+    for words, values in (("median", medians), ("p99", lates)):
+        for base in ("elsewhere", "alone"):
+            print(f"{words} beside a flood, against {base}: {describe_ratios(values['neighbour'], values[base])}")
 
 
 if __name__ == "__main__":

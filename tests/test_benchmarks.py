@@ -11,9 +11,11 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from fedcascade import POLICIES, Synthetic
+from fedcascade import POLICIES, Synthetic, simulate
 from fedcascade.experiments.plan_reader import load_plan
 from fedcascade.federation.messages import Cause, Upload
+from fedcascade.federation.triggers import Occasion
+from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.server.state import replay_log
 from fedcascade.service.store.open import open_store
@@ -65,6 +67,33 @@ def test_every_job_of_the_tables_names_a_known_policy() -> None:
     assert all(job.build_policy().name for job in script("table1").list_jobs())
     assert {planned.policy for planned in load_plan(FOLDER / "phases.toml").policies} == {"phase-fclub"}
     assert "paper-rayleigh" in {planned.policy for planned in load_plan(FOLDER / "triggers.toml").policies}
+
+
+def test_rayleigh_fires_just_above_the_largest_eigenvalue_and_not_just_below() -> None:
+    rayleigh = script("triggers").Rayleigh
+    draws = np.random.default_rng(1)
+    for dimension, before, since, lambda_ in ((1, 0, 1, 0.1), (3, 20, 4, 1.0), (12, 30, 10, 10.0)):
+        old, new = (
+            Statistics.zero(dimension).observe(
+                (draws.normal(size=(rows, dimension)) / 10.0).clip(-0.25, 0.25).astype(np.float32), None
+            )
+            for rows in (before, since)
+        )
+        sigma = old.gram + lambda_ * np.eye(dimension)
+        largest = np.linalg.eigvals(np.linalg.solve(sigma, sigma + new.gram)).real.max()
+        now = Occasion(round=10, draw=0.9, arrivals=3, download=Ridge(old, lambda_), buffer=new)
+        assert rayleigh(ratio=1 + (largest - 1) * (1 - 1e-6)).cause(now) is Cause.DETERMINANT
+        assert rayleigh(ratio=1 + (largest - 1) * (1 + 1e-6)).cause(now) is None
+
+
+def test_policies_with_rayleigh_run_by_the_reference() -> None:
+    triggers = script("triggers")
+    environment = Synthetic(users=6, clusters=2, dimension=6, items=20)
+    for policy in (triggers.PAPER, triggers.POPULATION):
+        with pytest.warns(UserWarning, match="does not support the trigger"):
+            trace = simulate(environment, policy, rounds=300)
+        assert trace.engine == "reference"
+        assert trace.communications(Cause.DETERMINANT) > 0
 
 
 def test_the_cost_of_an_upload_is_measured_with_each_policy() -> None:

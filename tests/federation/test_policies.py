@@ -13,7 +13,6 @@ from fedcascade.federation.grouping.population.partition import Population
 from fedcascade.federation.policies import (
     DEFAULT_POLICY,
     POLICIES,
-    REPLACED,
     UNTUNED_BETA,
     Drift,
     Order,
@@ -166,13 +165,6 @@ def test_an_order_that_does_not_exist_is_refused() -> None:
 def test_an_unknown_policy_is_refused_with_the_nearest_name(typed: str, nearest: str) -> None:
     with pytest.raises(ValueError, match=f"unknown policy '{typed}': did you mean '{nearest}'"):
         get_policy(typed)
-
-
-@pytest.mark.parametrize("name", REPLACED)
-def test_a_replaced_policy_is_refused_with_its_successor(name: str) -> None:
-    assert REPLACED[name] in POLICIES
-    with pytest.raises(ValueError, match=f"policy '{name}' no longer exists: use '{REPLACED[name]}'"):
-        get_policy(name)
 
 
 @pytest.mark.parametrize("name", ["population", "fedind", "fedc3ucb-h", "known-clusters"])

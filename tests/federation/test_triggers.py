@@ -15,7 +15,6 @@ from fedcascade.federation.triggers import (
     Doubling,
     Never,
     Occasion,
-    Rayleigh,
     Trigger,
 )
 from fedcascade.learning.ridge import Ridge
@@ -76,52 +75,8 @@ def test_determinant_is_strict_at_its_threshold(lambda_: float, gram: float, alp
     assert trigger.cause(at(gram * (1 + 1e-9))) is Cause.DETERMINANT
 
 
-@settings(deadline=None, max_examples=60)
-@given(st.integers(0, 2**32), st.integers(1, 12), st.integers(0, 30), st.integers(1, 10), st.floats(0.1, 10.0))
-def test_rayleigh_fires_just_above_the_largest_eigenvalue_and_not_just_below(
-    seed: int, dimension: int, before: int, since: int, lambda_: float
-) -> None:
-    old, new = learned(seed, before, dimension), learned(seed + 1, since, dimension)
-    sigma = old.gram + lambda_ * np.eye(dimension)
-    largest = np.linalg.eigvals(np.linalg.solve(sigma, sigma + new.gram)).real.max()
-    assume(largest > 1.001)
-    now = occasion(download=old, buffer=new, lambda_=lambda_)
-    assert Rayleigh(ratio=1 + (largest - 1) * (1 - 1e-6)).cause(now) is Cause.DETERMINANT
-    assert Rayleigh(ratio=1 + (largest - 1) * (1 + 1e-6)).cause(now) is None
-
-
-@settings(deadline=None, max_examples=20)
-@given(st.integers(0, 2**32), st.integers(1, 8), st.floats(1.05, 3.0), st.floats(0.1, 2.0))
-def test_between_uploads_by_rayleigh_no_width_shrinks_by_more_than_its_root(
-    seed: int, dimension: int, ratio: float, lambda_: float
-) -> None:
-    # |x| in the norm of V_tau^-1 is at most sqrt(ratio) |x| in that of V_t^-1, in every round, for every x.
-    trigger, uploads = Rayleigh(ratio=ratio), 0
-    download, buffer = Statistics.zero(dimension), Statistics.zero(dimension)
-    directions = np.random.default_rng(seed).normal(size=(50, dimension))
-    for round_ in range(40):
-        buffer = buffer + learned(seed + round_, 3, dimension)
-        if trigger.cause(occasion(download=download, buffer=buffer, lambda_=lambda_)) is not None:
-            download, buffer, uploads = download + buffer, Statistics.zero(dimension), uploads + 1
-        then, now = Ridge(download, lambda_), Ridge(download + buffer, lambda_)
-        eigen = np.linalg.eigh(now.statistics.gram)[1].T
-        for directed in (directions, eigen):
-            x = (directed / np.linalg.norm(directed, axis=1, keepdims=True)).astype(np.float32)
-            assert (then.width(x) <= np.sqrt(ratio) * now.width(x) * (1 + 1e-9)).all()
-    assert uploads > 0
-
-
-def test_rayleigh_looks_at_one_direction_and_the_determinant_at_the_volume() -> None:
-    # Both directions have twice the data, and the volume is four times as large.
-    now = occasion(download=diagonal(1.0, 1.0), buffer=diagonal(2.0, 2.0))
-    assert Determinant(alpha_c=2.9).cause(now) is Cause.DETERMINANT
-    assert Rayleigh(ratio=2.1).cause(now) is None
-    assert Rayleigh(ratio=1.9).cause(now) is Cause.DETERMINANT
-
-
 def test_an_empty_buffer_never_speaks() -> None:
     assert Determinant(alpha_c=1e-9).cause(occasion(download=learned(1, 20, 2))) is None
-    assert Rayleigh(ratio=1 + 1e-9).cause(occasion(download=learned(1, 20, 2))) is None
 
 
 @pytest.mark.parametrize(
@@ -174,8 +129,6 @@ def test_the_first_trigger_that_fires_is_the_cause(trigger: Trigger, cause: Caus
 def test_bad_constants_are_refused(bad: float) -> None:
     with pytest.raises(ValueError, match="alpha_c"):
         Determinant(alpha_c=bad)
-    with pytest.raises(ValueError, match="ratio"):
-        Rayleigh(ratio=bad)
     if bad != 0.0:
         with pytest.raises(ValueError, match="p_scale"):
             Auxiliary(p_scale=bad)

@@ -308,12 +308,6 @@ SCHEDULED_POPULATION = replace(POLICIES["population"], name="population-schedule
 PRIVATE_POPULATION = replace(SCHEDULED_POPULATION, name="population-private", privacy=PrivateUploads(epsilon=5.0))
 UNLISTED = {**BASELINES, PRIVATE_POPULATION.name: PRIVATE_POPULATION}
 
-# Names of former policies, with what to use instead.
-REPLACED = {
-    "fedc3ucb-e": "population", "fedc3ucb-p": "population", "fedc3ucb-l": "population", "fedc3ucb-ts": "population",
-    "fedc3ucb-ht": "fedc3ucb-h", "fedind-c": "fedind",
-}  # fmt: skip
-
 
 def make_private(policy: Policy, privacy: PrivateUploads) -> Policy:
     """Return ``population`` with private uploads, which follow a fixed schedule."""
@@ -346,7 +340,6 @@ def get_policy(name: str) -> Policy:
     """Return the policy of that name; reject an unknown name with the nearest one."""
     if name in POLICIES or name in UNLISTED:
         return UNLISTED[name] if name in UNLISTED else POLICIES[name]
-    require(name not in REPLACED, f"policy '{name}' no longer exists: use '{REPLACED.get(name)}'")
     plugins = {plugin.name: plugin for plugin in list_plugins("policy")}
     require_known("policy", name, [*POLICIES, *BASELINES, *plugins])
     return _load_plugin_policy(plugins[name])

@@ -5,9 +5,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
-from fedcascade.checks import ABOVE_ONE, NONNEGATIVE, whole_numbers
+from fedcascade.checks import NONNEGATIVE, whole_numbers
 from fedcascade.constants import Part, constant
 from fedcascade.federation.messages import Cause, describe_upload_ratio
 from fedcascade.learning.confidence import describe_alpha_c
@@ -15,7 +13,6 @@ from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.elementary import log
 from fedcascade.numerics.jit import jit_inline
-from fedcascade.numerics.linear import has_grown_somewhere
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,24 +94,6 @@ class Ratio(Growth):
     @property
     def level(self) -> float:
         return math.log(self.gamma_u)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rayleigh(Trigger):
-    """A trigger that fires when some direction has grown: max_x x^T (Sigma + Sigma_loc) x / x^T Sigma x > ratio.
-
-    Until it fires, no item's width has shrunk by more than a factor sqrt(ratio). Its cause is that of ``Determinant``:
-    the agent has learned enough.
-    """
-
-    ratio: float = constant(
-        2.0, meaning="upload when the data in some direction have grown by more than this ratio", range=ABOVE_ONE
-    )
-
-    def cause(self, occasion: Occasion) -> Cause | None:
-        gram, buffer = occasion.download.statistics.gram, occasion.buffer.gram
-        has_grown = has_grown_somewhere(gram, buffer, occasion.download.lambda_, self.ratio, np.empty_like(gram))
-        return Cause.DETERMINANT if has_grown else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,21 +40,6 @@ def factorise(matrix: Matrix) -> None:
                 matrix[i, j] -= factor * matrix[k, j]
 
 
-@jit_inline
-def has_grown_somewhere(gram: Matrix, buffer: Matrix, lambda_: float, ratio: float, upper: Matrix) -> bool:
-    """Return whether x^T (Sigma + buffer) x > ratio x^T Sigma x for some x, where Sigma = lambda I + gram.
-
-    That is whether the largest eigenvalue of Sigma^-1/2 (Sigma + buffer) Sigma^-1/2 exceeds the ratio, and whether
-    (ratio - 1) Sigma - buffer has no Cholesky factor. ``upper`` is scratch memory.
-    """
-    for i in range(upper.shape[0]):
-        for j in range(upper.shape[0]):
-            upper[i, j] = (ratio - 1.0) * gram[i, j] - buffer[i, j]
-        upper[i, i] += (ratio - 1.0) * lambda_
-    factorise(upper)
-    return not np.isfinite(compute_log_det(upper))
-
-
 @jit
 def is_finite_symmetric(gram: Matrix, moment: Vector) -> bool:
     """Return whether all numbers are finite and the matrix is symmetric."""

@@ -27,7 +27,6 @@ from fedcascade.federation.triggers import (
     Doubling,
     Never,
     Occasion,
-    Rayleigh,
     SyncBudget,
     Trigger,
 )
@@ -179,7 +178,6 @@ def test_any_shape_seed_thread_count_and_window_gives_the_same_trace(
         Never(),
         Doubling() | Determinant(alpha_c=0.2),
         Auxiliary(p_scale=50.0) | Determinant() | Doubling(),
-        Rayleigh(ratio=1.5) | Auxiliary(),
     ],
 )
 @pytest.mark.parametrize("decision", [DownloadAndBuffer(), POLICIES["fedlinucb"].decision])
@@ -188,13 +186,6 @@ def test_other_parts_give_the_same_trace(trigger: Any, decision: Any, confidence
     policy = replace(POLICIES["fedc3ucb-h"], trigger=trigger, decision=decision, confidence=confidence)
     fast, slow = run_both(Synthetic(users=6, clusters=2, dimension=6, items=20), policy, 1_000, 3)
     assert_equal(fast, slow)
-
-
-def test_population_with_rayleigh_gives_the_same_trace() -> None:
-    policy = replace(POLICIES["population"], trigger=Rayleigh(ratio=3.0) | Doubling())
-    fast, slow = run_both(Synthetic(users=6, clusters=2, dimension=6, items=20), policy, 600, 3)
-    assert_equal(fast, slow)
-    assert fast.ledger.count_cause(Cause.DETERMINANT) > 0
 
 
 REPLIES = [

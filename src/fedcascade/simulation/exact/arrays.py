@@ -16,7 +16,7 @@ from fedcascade.numerics import linear
 from fedcascade.numerics.jit import jit, jit_inline
 from fedcascade.simulation.exact.screening import Indices, Scratch
 
-DETERMINANT, AUXILIARY, DOUBLING, ALWAYS, SYNCHRONISATION, CHANGE, RAYLEIGH = 0, 1, 2, 3, 4, 5, 6  # kinds of triggers
+DETERMINANT, AUXILIARY, DOUBLING, ALWAYS, SYNCHRONISATION, CHANGE = 0, 1, 2, 3, 4, 5  # kinds of triggers
 LOG_DET, BETA, SQUARED_WIDTHS, BOUND_WIDTH = 0, 1, 2, 3  # indices into AgentState.numbers
 EXAMINED, CLICKS, ROUNDS, ARRIVALS = 0, 1, 2, 3  # indices into AgentState.counts
 

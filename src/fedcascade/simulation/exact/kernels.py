@@ -324,10 +324,6 @@ def find_trigger(seed: np.uint64, policy: CompiledPolicy, state: AgentState, scr
         kind, level = int(policy.triggers[place]), policy.levels[place]
         if kind == arrays.DETERMINANT and _has_grown(policy, state, scratch, place):
             return kind
-        if kind == arrays.RAYLEIGH and linear.has_grown_somewhere(
-            state.gram, state.buffer_gram, policy.lambda_, level, scratch.upper
-        ):
-            return kind
         if kind == arrays.AUXILIARY and is_drawn(seed, level, t):
             return kind
         if kind == arrays.DOUBLING and state.counts[arrays.ARRIVALS] & (state.counts[arrays.ARRIVALS] - 1) == 0:

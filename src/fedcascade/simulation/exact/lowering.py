@@ -94,7 +94,6 @@ DECISIONS: dict[type, bool] = {LastDownload: False, DownloadAndBuffer: True}
 TRIGGERS: dict[type, Callable[[Any], list[LoweredTrigger]]] = {
     triggers.Determinant: _lower_growth,
     triggers.Ratio: _lower_growth,
-    triggers.Rayleigh: lambda trigger: [LoweredTrigger(arrays.RAYLEIGH, trigger.ratio)],
     triggers.Auxiliary: lambda trigger: [LoweredTrigger(arrays.AUXILIARY, trigger.p_scale)],
     triggers.Doubling: lambda _: [LoweredTrigger(arrays.DOUBLING, 0.0)],
     triggers.Always: lambda _: [LoweredTrigger(arrays.ALWAYS, 0.0)],
@@ -108,7 +107,6 @@ CAUSES = {
     arrays.ALWAYS: Cause.FORCED,
     arrays.SYNCHRONISATION: Cause.SYNCHRONISATION,
     arrays.CHANGE: Cause.CHANGE,
-    arrays.RAYLEIGH: Cause.DETERMINANT,
 }
 REPLY_RULES: dict[type, RoundOrder] = {
     Asker: RoundOrder.BY_AGENT,

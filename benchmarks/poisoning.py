@@ -23,7 +23,7 @@ from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.grouping.graph.complete import HeterogeneityGraph
 from fedcascade.federation.grouping.graph.guarded import GuardedGraph
 from fedcascade.federation.messages import Cause, Downloads, Upload
-from fedcascade.federation.policies import POLICIES, Policy, guard_policy
+from fedcascade.federation.policies import POLICIES, Policy, get_policy, guard_policy
 from fedcascade.federation.server import Server
 from fedcascade.federation.sharing import Sharing
 from fedcascade.intervals import estimate_ratio
@@ -69,7 +69,8 @@ class PoisonedServer(Server):
     def take(self, upload: Upload, *collected: Upload) -> Downloads:
         """Upload first for poisoning agents that may claim a tenth more than they have."""
         hours = self.rounds / (self.honest * ROUNDS_PER_HOUR)
-        allowed = int(BOUNDS.rounds_burst + hours * BOUNDS.rounds_per_hour) * BOUNDS.longest_list
+        longest = BOUNDS.longest_list if self.policy.privacy is None else 1  # of a list, private uploads hold one item
+        allowed = int(BOUNDS.rounds_burst + hours * BOUNDS.rounds_per_hour) * longest
         present = self.claimed[: 1 + int(self.rounds * self.claimed.size / (FIRST_ROUNDS * self.honest))]
         for number in np.flatnonzero(allowed > 1.1 * present).tolist():
             assert self.poison is not None
@@ -173,9 +174,10 @@ def main() -> None:
         for beta in options.betas:
             sizes = {"users": options.users, "clusters": options.clusters, "arrivals": options.arrivals}
             row = partial(play, rounds=options.rounds, **sizes)
-            plain = [row(POLICIES[name].with_beta(beta), seed, attack=None) for seed in seeds]
+            chosen = get_policy(name).with_beta(beta)
+            plain = [row(chosen, seed, attack=None) for seed in seeds]
             for defence in options.defences:
-                policy = DEFENCES[defence](POLICIES[name].with_beta(beta))
+                policy = DEFENCES[defence](chosen)
                 cells = {}
                 for attack in (None, *options.attacks):
                     ratio = estimate_ratio([row(policy, seed, attack=attack) for seed in seeds], plain)

@@ -31,13 +31,13 @@ from fedcascade.federation.policies import POLICIES
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.agent.client import AgentClient, OperatorClient, enrol_agent
 from fedcascade.service.agent.transport import HttpTransport
+from fedcascade.service.dashboard.routes import build_dashboard
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.auth import compute_digest
 from fedcascade.service.protocol.clock import Clock
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.serve import serve
 from fedcascade.service.server.listener import open_socket
-from fedcascade.service.server.serve import ServerSettings
+from fedcascade.service.server.serve import ServerSettings, run_server
 from service import Connection, memory
 
 DIMENSION = 20
@@ -179,7 +179,7 @@ def fork_server(folder: Path, port: int, clock: TurnedClock) -> int:
     child = os.fork()
     if child == 0:
         os.setsid()
-        serve(settings, lambda _: None)
+        run_server(settings, lambda _: None, lambda service: [build_dashboard(service)])
         os._exit(0)
     return child
 

@@ -134,7 +134,7 @@ def test_importing_the_package_imports_few_modules() -> None:
     [
         ("agent", "from fedcascade import connect"),
         ("agent", "from fedcascade import AgentPool"),
-        ("server", "import fedcascade.service.serve"),
+        ("server", "import fedcascade.service.server.serve"),
         ("logs", "from fedcascade import Ranker"),
         ("logs", "import fedcascade.data.readers"),
         ("logs", "import fedcascade.evaluation.evaluate"),

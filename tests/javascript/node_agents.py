@@ -104,7 +104,7 @@ def encode(numbers: NDArray[Any], kind: str) -> str:
 @contextmanager
 def connect_in_node(
     url: str, folder: Path | None, min_observations: int, tokens: list[str], problem: ProblemSize
-) -> Iterator[tuple[list[NodeAgent], Callable[[], None]]]:
+) -> Iterator[tuple[list[Any], Callable[[], None]]]:
     """Enrol an agent for each token, in one process of Node; they keep their files in ``folder``, or in memory."""
     sizes = {"users": problem.users, "dimension": problem.dimension, "listLength": problem.list_length}
     with closing(NodeProcess()) as process:
@@ -112,7 +112,9 @@ def connect_in_node(
                                 folder=None if folder is None else str(folder.resolve()),
                                 problem=sizes | {"rounds": problem.rounds})  # fmt: skip
         newcomers = enumerate(zip(reply["agents"], reply["hasPrior"], strict=True))
-        agents = [NodeAgent(process, place, agent, problem, has_prior) for place, (agent, has_prior) in newcomers]
+        agents: list[Any] = [
+            NodeAgent(process, place, agent, problem, has_prior) for place, (agent, has_prior) in newcomers
+        ]
 
         def wait_for_all() -> None:
             for agent in agents:

@@ -39,8 +39,9 @@ from fedcascade.service.agent.client import OperatorClient
 from fedcascade.service.agent.connection import connect
 from fedcascade.service.agent.pool import RemoteAgent
 from fedcascade.service.agent.transport import HttpTransport
+from fedcascade.service.dashboard.routes import build_dashboard
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.serve import serve
+from fedcascade.service.server import serve
 from fedcascade.service.server.serve import ServerSettings
 from fedcascade.service.server.settings import FOR_SIMULATIONS, Limits
 from fedcascade.service.server.state import ServerState, replay_log, warm_up
@@ -80,7 +81,7 @@ def run_server(store: str, folder: Path, port: int) -> None:
         limits=Limits(rate=1e6, burst=1e6),
         bounds=FOR_SIMULATIONS,
     )
-    serve(settings, lambda _: None)
+    serve.run_server(settings, lambda _: None, lambda service: [build_dashboard(service)])
 
 
 def run_agent(folder: Path, number: int, port: int, stop: Path, *, may_leave: bool) -> None:

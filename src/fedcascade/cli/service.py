@@ -122,10 +122,10 @@ def serve(
     """Run a server for agents. A setting can also be an environment variable, such as FEDCASCADE_STORE."""
     require_extra("server", "a server")
     from fedcascade.federation.policies import guard_policy
-    from fedcascade.service.serve import serve as run
+    from fedcascade.service.dashboard.routes import build_dashboard
     from fedcascade.service.server.logs import configure_logging, log_event
     from fedcascade.service.server.metrics import make_tracer
-    from fedcascade.service.server.serve import ServerSettings
+    from fedcascade.service.server.serve import ServerSettings, run_server
 
     guards = [] if as_published else [guard_policy]
     [chosen] = constant_options.select_policies([policy], *guards)
@@ -139,7 +139,8 @@ def serve(
     )
     tenants = {} if options.tenants is None else _read_tenants(options.tenants, server_settings, *guards)
     configure_logging(output.log_level, output.log_format)
-    run(server_settings, log_event if output.log_format == "json" else print_notice, tenants=tenants)
+    announce = log_event if output.log_format == "json" else print_notice
+    run_server(server_settings, announce, lambda service: [build_dashboard(service)], tenants)
 
 
 def _read_tenants(path: Path, common: "ServerSettings", *guards: Callable[[Policy], Policy]) -> "Tenants":

@@ -14,12 +14,13 @@ from fedcascade.checks import require
 from fedcascade.demo.catalogue import DIMENSION
 from fedcascade.demo.drift import ChangingEnvironment, Companion
 from fedcascade.demo.options import DemoSettings, SwarmOptions
-from fedcascade.demo.swarm import RegretReporter, SwarmAgent, fetch_labels, run_swarm
+from fedcascade.demo.swarm import RegretReporter, fetch_labels, run_swarm
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.messages import Cause
 from fedcascade.federation.policies import Drift, Policy, get_policy, load_policies
 from fedcascade.learning.oracles import TopK
 from fedcascade.service.agent.client import OperatorClient
+from fedcascade.service.agent.pool import PoolAgent
 from fedcascade.service.agent.transport import HttpTransport
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.serve import ServerSettings
@@ -107,7 +108,7 @@ class Demo:
         self.next: DemoSettings | None = None  # those of a restart that was asked for
         self.round, self.state = 0, "starting"
         self._run, self._can_restart = time.time_ns(), can_restart
-        self._agents: Sequence[SwarmAgent] = ()
+        self._agents: Sequence[PoolAgent] = ()
         self._token = token
         self._running = threading.Event()
         self._changed = threading.Condition()

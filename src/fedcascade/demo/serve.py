@@ -4,7 +4,7 @@ import asyncio
 import signal
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Annotated
 
 import msgspec
@@ -13,12 +13,11 @@ from msgspec import Meta
 
 from fedcascade.demo.catalogue import ATTRIBUTES, draw_films
 from fedcascade.demo.live import Demo
-from fedcascade.service.dashboard.routes import read_json, require_viewer, send_json
+from fedcascade.service.dashboard.routes import build_dashboard, read_json, require_viewer, send_json
 from fedcascade.service.dashboard.static_files import StaticFile, build_script, name_agent, read_asset
-from fedcascade.service.serve import serve
 from fedcascade.service.server.app import Extension, get_service
-from fedcascade.service.server.serve import ServerSettings
-from fedcascade.service.server.service import HttpRequest, Service
+from fedcascade.service.server.serve import ServerSettings, run_server
+from fedcascade.service.server.service import HttpRequest
 
 DASHBOARD = "fedcascade.service.dashboard"
 RESTART_SECONDS = 0.2  # after the answer to a request for it
@@ -115,14 +114,6 @@ ROUTES = (show_shop_page, show_shop_script, set_pace, restart_demo, change_minds
 
 def serve_demo(settings: ServerSettings, announce: Callable[[str], None], demo: Demo) -> None:
     """Run a server, its dashboard and a demo until stopped; ``announce`` prints a line."""
-
-    def extend(_: Service) -> list[Extension]:
-        demo_extension = Extension(
-            routes=ROUTES,
-            state={"demo": demo},
-            on_listening=demo.start,
-            on_shutdown=lambda: asyncio.to_thread(demo.stop),
-        )
-        return [demo_extension]
-
-    serve(settings, announce, demo=demo, extend=extend)
+    stop = partial(asyncio.to_thread, demo.stop)
+    extension = Extension(routes=ROUTES, state={"demo": demo}, on_listening=demo.start, on_shutdown=stop)
+    run_server(settings, announce, lambda service: [extension, build_dashboard(service, demo)])

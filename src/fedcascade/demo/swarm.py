@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +16,13 @@ from numpy.typing import NDArray
 from fedcascade.checks import require
 from fedcascade.demo.options import SwarmOptions
 from fedcascade.environments.environment import Environment
-from fedcascade.federation.agent import ShownList
-from fedcascade.federation.messages import Upload, count_payload_bytes
+from fedcascade.federation.messages import count_payload_bytes
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.exploration import Explorer
 from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.service.agent.client import OperatorClient, fetch_terms
 from fedcascade.service.agent.options import build_policy
-from fedcascade.service.agent.pool import AgentPool
+from fedcascade.service.agent.pool import AgentPool, PoolAgent
 from fedcascade.service.agent.transport import Transport
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.wire import MOST_LABELS
@@ -41,28 +39,7 @@ MEASURE_SECONDS = 0.5
 MOST_PER_DOUBLING = 400  # reports while the time of a run doubles
 
 
-class SwarmAgent(Protocol):
-    """The interface of an agent in a swarm: a ``PoolAgent``, or an agent in another process."""
-
-    @property
-    def id(self) -> int: ...
-
-    @property
-    def trouble(self) -> str | None: ...
-
-    @property
-    def has_prior(self) -> bool: ...
-
-    @property
-    def recommend(self) -> Callable[..., ShownList]: ...
-
-    @property
-    def feedback(self) -> Callable[..., Upload | None]: ...
-
-    def flush(self, timeout: float | None = None) -> bool: ...
-
-
-OpenAgents = tuple[Sequence[SwarmAgent], Callable[[], None]]  # and a function that waits for all answers
+OpenAgents = tuple[Sequence[PoolAgent], Callable[[], None]]  # and a function that waits for all answers
 ConnectAgents = Callable[[list[str], ProblemSize], AbstractContextManager[OpenAgents]]
 AfterRound = Callable[[int, Recorder], None]
 
@@ -76,7 +53,7 @@ def run_swarm(
     oracle: Oracle = BEST_FOUR,
     connect_agents: ConnectAgents | None = None,
     after_round: AfterRound | None = None,
-    on_ready: Callable[[Sequence[SwarmAgent]], None] | None = None,
+    on_ready: Callable[[Sequence[PoolAgent]], None] | None = None,
 ) -> Trace:
     """Play a simulation with agents of a server, by the policy that the server announces.
 
@@ -141,7 +118,7 @@ def _prepare_log(path: Path | None) -> Callable[[Environment, Trace], None]:
 def _play_round(
     environment: Environment,
     oracle: Oracle,
-    agents: Sequence[SwarmAgent],
+    agents: Sequence[PoolAgent],
     recorder: Recorder,
     t: int,
     *,
@@ -164,7 +141,7 @@ def create_tokens(operator: OperatorClient, count: int) -> list[str]:
     return [token for part in parts for token in operator.create_tokens(part)]
 
 
-def wait_for_answers(agent: SwarmAgent) -> None:
+def wait_for_answers(agent: PoolAgent) -> None:
     """Wait until the uploads of an agent are answered."""
     done = agent.flush(ANSWER_SECONDS)
     require(done, f"the server has not answered agent {agent.id} for {ANSWER_SECONDS:.0f} s: {agent.trouble}")
@@ -178,7 +155,7 @@ def wait_for_pool(pool: AgentPool) -> None:
         require(unsent < before, f"the server has not answered for {ANSWER_SECONDS:.0f} s: {pool.trouble}")
 
 
-def fetch_labels(agents: Sequence[SwarmAgent], operator: OperatorClient) -> NDArray[np.int64]:
+def fetch_labels(agents: Sequence[PoolAgent], operator: OperatorClient) -> NDArray[np.int64]:
     """Ask the server for the groups of agents."""
     overview = operator.fetch_overview()
     labels = overview.labels if overview.active <= MOST_LABELS else _list_labels(operator)

@@ -9,8 +9,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 import msgspec
@@ -25,7 +27,16 @@ from fedcascade.experiments.plan import Plan, resize_plan
 from fedcascade.experiments.plan_reader import load_plan, read_plan
 from fedcascade.experiments.reports.summary import describe_effort, write_report
 from fedcascade.experiments.results import make_table
-from fedcascade.experiments.runner import Progress, ReportRounds, Scheduler, execute, make_local_scheduler, run_plan
+from fedcascade.experiments.runner import (
+    Progress,
+    ReportRounds,
+    Scheduler,
+    collect,
+    defer_interrupts,
+    execute,
+    make_local_scheduler,
+    run_plan,
+)
 from fedcascade.learning.exploration import EpsilonMixed
 
 from .conftest import SMALL
@@ -245,6 +256,22 @@ def test_ctrl_c_says_how_many_runs_are_kept_and_the_same_command_goes_on(tmp_pat
     )
     assert "Traceback" not in complaint
     assert len(results.read_results(folder).runs) == kept >= 3
+
+
+def test_ctrl_c_leaves_no_future_locked() -> None:
+    """A thread of the pool cancels what is left, and the process ends when it has."""
+    futures: list[Future[None]] = [Future() for _ in range(50_000)]
+    previous = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    for hundredth in range(1, 16):
+        signal.setitimer(signal.ITIMER_REAL, hundredth / 100)
+        with pytest.raises(KeyboardInterrupt), defer_interrupts() as check:
+            next(collect(dict.fromkeys(futures), lambda: None, check))
+    signal.signal(signal.SIGALRM, previous)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    canceller = threading.Thread(target=lambda: [future.cancel() for future in futures], daemon=True)
+    canceller.start()
+    canceller.join(timeout=30)
+    assert not canceller.is_alive()
 
 
 def test_an_unfinished_folder_is_read_as_far_as_it_is_and_one_that_ends_forgets_it(

@@ -135,21 +135,50 @@ def _run_in_processes(jobs: Sequence[Job], report: ReportRounds, workers: int) -
     yield from ((job, run_job(job)) for job in objects)
     if len(objects) == len(jobs):
         return
-    with _open_pool(workers) as (pool, counter):
+    with defer_interrupts() as check_interrupt, _open_pool(workers) as (pool, counter):
         policies = [find_policy(name) for name in dict.fromkeys(job.policy for job in jobs if not job.source)]
-        wait([pool.submit(step) for step in list_steps(policies)])
+        compiling = [pool.submit(step) for step in list_steps(policies)]
+        while wait(compiling, POLL_SECONDS).not_done:
+            check_interrupt()
         left = sorted((job for job in jobs if job.source not in given), key=lambda job: job.rounds, reverse=True)
-        yield from _collect({pool.submit(_run_counted, run_job, job): job for job in left}, counter, report)
+        pending = {pool.submit(_run_counted, run_job, job): job for job in left}
+        yield from collect(pending, lambda: report(counter.value), check_interrupt)
 
 
-def _collect(pending: dict[Future[Result], Task], counter: Any, report: ReportRounds) -> Iterator[tuple[Task, Result]]:
-    """Yield tasks with their results as they finish, and report finished rounds in between."""
+@contextmanager
+def defer_interrupts() -> Iterator[Callable[[], None]]:
+    """Hold back Ctrl-C until the yielded function is called.
+
+    Ctrl-C inside ``wait`` or ``submit`` can leave the lock of a future taken, and a pool that never ends.
+    """
+    handle = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handle):
+        yield lambda: None
+        return
+    received: list[int] = []
+
+    def check() -> None:
+        if received:
+            handle(received.pop(), None)
+
+    signal.signal(signal.SIGINT, lambda number, _: received.append(number))
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, handle)
+
+
+def collect(
+    pending: dict[Future[Result], Task], report: Callable[[], None], check_interrupt: Callable[[], None]
+) -> Iterator[tuple[Task, Result]]:
+    """Yield tasks with their results as they finish, and report in between."""
     while pending:
         done, _ = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
-        report(counter.value)
+        report()
         # Yield failures last, so that results which arrived with them are saved.
         for future in sorted(done, key=lambda future: future.exception() is not None):
             yield pending.pop(future), future.result()
+        check_interrupt()
 
 
 @contextmanager
@@ -228,11 +257,11 @@ def make_gpu_scheduler(*, workers: int | None = None) -> Scheduler:
 
 
 def _run_on_gpu(jobs: Sequence[Job], report: ReportRounds, workers: int) -> Iterator[tuple[Job, Record]]:
-    with _open_pool(workers) as (pool, counter):
+    with defer_interrupts() as check_interrupt, _open_pool(workers) as (pool, counter):
         for batch in load_gpu_engine().split_scenarios([build_scenario(job) for job in jobs], workers):
             shares = [[jobs[number] for number in share] for share in batch]
             pending = {pool.submit(_run_counted, run_jobs_on_gpu, share): share for share in shares}
-            for share, records in _collect(pending, counter, report):
+            for share, records in collect(pending, lambda: report(counter.value), check_interrupt):
                 yield from zip(share, records, strict=True)
 
 

@@ -223,7 +223,8 @@ def read_token(path: Path) -> str:
     try:
         token = path.read_text(encoding="ascii").strip()
     except OSError as error:
-        raise ValueError(f"cannot read the operator's token from '{path}': {error.strerror}") from None
+        found = f"cannot read the operator's token from '{path}': {error.strerror}"
+        raise ValueError(f"{found}; give the file that the server uses with --operator-token") from None
     except UnicodeDecodeError:
         token = ""
     is_good = len(token) >= LEAST_CHARACTERS and token.isprintable()

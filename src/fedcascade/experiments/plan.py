@@ -5,10 +5,10 @@ from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from hashlib import file_digest
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from fedcascade.checks import require
 from fedcascade.environments.environment import Environment
@@ -20,6 +20,8 @@ from fedcascade.federation.policies import Formula, Policy
 from fedcascade.plugins import get_plugin
 
 Value = bool | int | float | str
+Count = Annotated[int, Meta(ge=1)]
+Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 OPTIONS: Mapping[str, type[ClusteredOptions]] = {"synthetic": SyntheticOptions, "ratings": RatingsOptions}
 
 
@@ -120,24 +122,30 @@ class Compare(Struct, frozen=True, forbid_unknown_fields=True):
     worst_from: int = 0  # also report the largest share over all checkpoints from this round on
 
 
-class Plan(Struct, frozen=True, kw_only=True):
-    """Environments, policies and seeds; every combination is one run.
+class PlanHead(Struct, frozen=True, kw_only=True):
+    """The keys of a plan beside its environments and policies.
 
     ``rounds`` counts the rounds of a run or, with ``per_user``, the average rounds of each user.
     """
 
     name: str
-    title: str
-    rounds: int
-    checkpoints: int
-    list_length: int
-    oracle: str
-    set_oracle: dict[str, Value]
+    title: str = ""
+    rounds: Count
+    per_user: bool = False
+    checkpoints: Count = 100
+    list_length: Count = 4
+    oracle: str = "top-k"
+    set_oracle: dict[str, Value] = {}
+    seeds: Count | tuple[Seed, ...] = 3
+    compare: Compare = Compare()
+
+
+class Plan(PlanHead, frozen=True, kw_only=True):
+    """Environments, policies and seeds; every combination is one run."""
+
     seeds: tuple[int, ...]
     environments: tuple[NamedEnvironment, ...]
     policies: tuple[PlannedPolicy, ...]
-    per_user: bool = False
-    compare: Compare = Compare()
 
     def describe_rounds(self) -> str:
         """Describe the length of a run."""

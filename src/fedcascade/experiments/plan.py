@@ -54,10 +54,6 @@ class EnvironmentSpec(Struct, frozen=True):
         assert isinstance(options, SyntheticOptions)
         return Synthetic(options, seed=seed)
 
-    def hash_file(self) -> str | None:
-        """Return the SHA-256 of the ratings file, so that results of another file are not reused."""
-        return None if self.file is None else _hash_file(self.file)
-
 
 @lru_cache(maxsize=4)
 def _build_ratings(options: RatingsOptions, file: str | None, seed: int) -> Ratings:
@@ -76,7 +72,8 @@ def _read_ratings(file: str | None) -> Triplets:
 
 
 @cache
-def _hash_file(file: str) -> str:
+def hash_file(file: str) -> str:
+    """Return the SHA-256 of a ratings file, so that results of another file are not reused."""
     path = Path(file)
     require(path.is_file(), f"ratings file '{path}' not found: give the path of an existing file")
     with path.open("rb") as stream:

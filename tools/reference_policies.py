@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from fedcascade.cli.terminal import name_part
+from fedcascade.cli.terminal import TABLE_1, name_part
 from fedcascade.constants import ConstantDescription
-from fedcascade.federation.claims import TABLE_1
 from fedcascade.federation.policies import BASELINES, POLICIES, Formula, Order, Policy
 
 ROOT = Path(__file__).parent.parent
@@ -49,6 +48,37 @@ agent weighs that prior by the marginal likelihood of its own clicks. [How it wo
 which items all users click most, as `oful` would with one feature per item, and shows the same to all.""",
     "known-clusters": "An upper baseline for simulations: the server knows the true clusters.",
 }
+
+# Title of the source of a policy, and where we differ from it.
+SOURCES = {
+    "oful": ("Improved algorithms for linear stochastic bandits",
+        "beta is a constant, as in the paper's experiments; the source's is `--beta theory`"),
+    "c3-ucb": ("Contextual combinatorial cascading bandits",
+        "position discounts are powers of one constant, 1 by default as in the paper; with another one "
+        "(`--set c3-ucb.discount=0.9`) they are rounded to the grid of features, and regret does not discount "
+        "clicks, where the source discounts the reward too"),
+    "dislinucb": ("Distributed bandit learning",
+        "one agent is active in a round, not all; the budget counts items examined since the last synchronisation"),
+    "club-cascade": ("Online clustering of contextual cascading bandits",
+        "constants are computed from the sizes of a run. The paper prints F(T) = sqrt((1 + ln(1 + T)) / (1 + T)); the "
+        "authors' code divides sqrt(1 + ln(1 + T)) by 1 + T, and so do we (`width`)"),
+    "async-linucb": ("Asynchronous upper confidence bound algorithms for federated linear bandits",
+        "a push carries the whole sum instead of the missing part, which is equivalent; as in the authors' "
+        "code, an agent shows one more list before it uses a push (their text does not specify this); beta is the "
+        "self-normalised bound for all data of the agent and theta of length at most 1"),
+    "async-linucb-am": ("Asynchronous upper confidence bound algorithms for federated linear bandits",
+        "both parts use one feature vector; the beta of the shared part scales both widths; both parts are "
+        "regularised, so no pseudo-inverse is needed"),
+    "phase-fclub": ("Federated online clustering of bandits",
+        "no noise is added for privacy; the messages of a phase start count: one upload per local cluster and "
+        "one push per part of a merged one; clusters are merged along chains of close centres; widths count "
+        "rounds, each with up to K items"),
+    "fedlinucb": ("A simple and provably efficient algorithm for asynchronous federated bandits",
+        "lambda and beta are the paper's for all policies; an upload with its download counts once"),
+    "fedc3ucb-h": (
+        "Federated contextual cascading bandits with asynchronous communication and heterogeneous users (the paper)",
+        "an upload is added before the server answers (`order`), which the pseudo-code leaves open"),
+}  # fmt: skip
 
 HEAD = """# Policies
 
@@ -132,7 +162,8 @@ def render_section(policy: Policy) -> str:
     own = [each for each in policy.describe_constants() if each.name not in SHARED or each.value != usual[each.name]]
     lines = [f"## {policy.name}", "", WORDS[policy.name], "", *TABLE, *map(render_constant, own)]
     if claim:
-        lines += ["", f"Source: {claim.source}, *{claim.title}*. Where we differ: {claim.differs}."]
+        title, differs = SOURCES[policy.name]
+        lines += ["", f"Source: {claim.source}, *{title}*. Where we differ: {differs}."]
     return "\n".join(lines) + "\n"
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from difflib import SequenceMatcher
+from difflib import get_close_matches
 from functools import cache
 from importlib.util import find_spec
 from numbers import Integral, Real
@@ -174,10 +174,8 @@ def require_known(kind: str, name: str, names: Iterable[str]) -> None:
     names = sorted(names)
     if name in names:
         return
-    likeness = {known: SequenceMatcher(None, known, name).ratio() for known in names}
-    near = max(names, key=lambda known: likeness[known], default="")
-    is_near = likeness.get(near, 0.0) >= 0.5
-    hint = f"did you mean '{near}'?" if is_near else "expected one of " + ", ".join(names)
+    near = get_close_matches(name, names, 1, 0.5)
+    hint = f"did you mean '{near[0]}'?" if near else "expected one of " + ", ".join(names)
     raise ValueError(f"unknown {kind} '{name}': {hint}")
 
 

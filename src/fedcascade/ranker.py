@@ -23,6 +23,7 @@ from fedcascade.learning.oracles import TopK, select_top
 from fedcascade.numerics.linear import compute_ucb_scores
 from fedcascade.numerics.streams import TIE, words
 from fedcascade.saved import WarmState, describe_policy, find_policy, load_warm, save_warm
+from fedcascade.state_file import INVALID, describe_fault
 
 Features = NDArray[np.float32]
 UserId = str | int | np.integer[Any]
@@ -229,8 +230,8 @@ class Ranker:
             ranker = cls._build(state.ranker, state.policy, policy)
             held = state.ranker.get("items")
             items = None if held is None else _build_table(held, state.sums.dimension)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ValueError(f"{path} cannot be loaded: {' '.join(str(error).split())}") from None
+        except INVALID as error:
+            raise ValueError(f"{path} cannot be loaded: {describe_fault(error)}") from None
         has_numbers = state.ranker.get("has_numbered_users", False) is True
         return ranker._learn(state.sums, Names(state.users), items, state.lists, has_numbers)
 

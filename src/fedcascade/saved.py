@@ -21,9 +21,7 @@ from fedcascade.learning.noise import MIN_NOISE
 from fedcascade.learning.oracles import Oracle
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
-from fedcascade.state_file import AGENT, SERVER, SUMS, read_state_file, write_state_file
-
-BROKEN = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError)
+from fedcascade.state_file import AGENT, INVALID, SERVER, SUMS, describe_fault, read_state_file, write_state_file
 
 
 def save_agent(path: str | PathLike[str], agent: Agent) -> None:
@@ -49,8 +47,8 @@ def load_agent(path: str | PathLike[str], *, policy: Policy | None = None, oracl
         )
         _check_agent_state(state["agent"], agent)
         agent.load_state(state["agent"])
-    except BROKEN as error:
-        raise ValueError(f"{path} cannot be loaded: {_describe(error)}") from None
+    except INVALID as error:
+        raise ValueError(f"{path} cannot be loaded: {describe_fault(error)}") from None
     return agent
 
 
@@ -67,12 +65,8 @@ def load_server(path: str | PathLike[str], *, policy: Policy | None = None) -> S
         found, d = find_policy(state["policy"], policy), state["dimension"]
         require_integer("dimension", d)
         return Server.from_state(state["server"], policy=found, dimension=d)
-    except BROKEN as error:
-        raise ValueError(f"{path} cannot be loaded: {_describe(error)}") from None
-
-
-def _describe(error: Exception) -> str:
-    return f"it has no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
+    except INVALID as error:
+        raise ValueError(f"{path} cannot be loaded: {describe_fault(error)}") from None
 
 
 def describe_policy(policy: Policy) -> dict[str, Any]:
@@ -210,7 +204,7 @@ def load_warm(path: str | PathLike[str]) -> WarmState:
     state = read_state_file(path, SUMS)
     try:
         return _make_state(state)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except INVALID as error:
         raise ValueError(f"{path} is not a file of 'fedcascade fit': {error}") from None
 
 
@@ -222,7 +216,7 @@ def _make_state(state: Mapping[str, Any]) -> WarmState:
     require(fits, f"grams of {gram.shape} and counts of {counts.shape} do not fit moments of {moment.shape}")
     kinds = [array.dtype.str[1:] for array in (gram, moment, counts)]
     require(kinds == ["f8", "f8", "i8"], "sums must be of float64 and counts of int64")
-    shortfall = np.asarray(state.get("shortfall", np.zeros(n)), np.float64)
+    shortfall = np.asarray(state["shortfall"], np.float64)
     is_bounded = shortfall.shape == (n,) and bool(np.all((shortfall >= 0) & (shortfall <= counts[:, 1])))
     require(is_bounded, "rewards must sum to at most the clicks of each user")
     held = Holdings(n, d, 1.0)

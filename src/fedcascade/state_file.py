@@ -29,7 +29,7 @@ MEMBER = re.compile(r"[A-Za-z0-9_.-]{1,200}\.npy")
 KINDS_OF_NUMBERS = "biuf"
 MOST_FACTS, MOST_CONTAINERS = 1 << 25, 1 << 18  # bytes of the facts, and lists and objects in them
 Arrays = dict[str, NDArray[Any]]
-INVALID = (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError, NotImplementedError)
+INVALID = (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError, RuntimeError)
 BROKEN = (OSError, EOFError, zipfile.BadZipFile, *INVALID)  # the errors of reading a damaged file
 
 
@@ -59,11 +59,15 @@ def read_state_file(path: str | PathLike[str], kind: str) -> dict[str, Any]:
         facts = _read_json(arrays.pop("facts").tobytes())
         written, found, state = _read_facts(facts, arrays)
     except BROKEN as error:
-        reason = f"it has no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
-        raise ValueError(f"{file} is not a complete state file of fedcascade: {reason}") from None
+        raise ValueError(f"{file} is not a complete state file of fedcascade: {describe_fault(error)}") from None
     require(written <= FORMAT, f"{file} has format {written}, this fedcascade reads {FORMAT}: update fedcascade")
     require(found == kind, f"{file} holds a state of kind '{found}', not '{kind}'")
     return state
+
+
+def describe_fault(error: Exception) -> str:
+    """Describe the error of reading a state in one line."""
+    return f"it has no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
 
 
 def _read_json(text: bytes) -> Any:

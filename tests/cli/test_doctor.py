@@ -1,7 +1,6 @@
 """``fedcascade doctor`` says what is there, what is absent and what is broken; only the last is a failure."""
 
 import json
-import webbrowser
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,6 @@ def test_it_knows_versions_cores_folder_and_extras(capsys: pytest.CaptureFixture
     }
     assert Path(found["folder of compiled code"]["words"]).is_dir()
     assert found["GPU"]["state"] in {"good", "absent"}
-    assert found["browser"]["state"] in {"good", "absent"}
     assert not any(row["state"] == "broken" for row in found.values())
 
 
@@ -55,11 +53,3 @@ def test_a_folder_of_compiled_code_that_cannot_be_had_is_broken(
     with pytest.raises(SystemExit):
         main(["doctor"])
     assert "set NUMBA_CACHE_DIR" in " ".join(capsys.readouterr().out.split())
-
-
-def test_no_browser_is_no_failure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def find_none() -> None:
-        raise webbrowser.Error("could not locate runnable browser")
-
-    monkeypatch.setattr(webbrowser, "get", find_none)
-    assert examine(capsys)["browser"]["state"] == "absent"

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 from fedcascade import POLICIES
-from fedcascade.data import json_lines
+from fedcascade.data import readers
 from fedcascade.data.readers import Columns, build_ratings_environment, read_ratings
 from fedcascade.environments.matrices import Triplets
 from fedcascade.environments.ratings import Ratings
@@ -175,7 +175,7 @@ def test_missing_files_and_folders_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("chunk", [1, 100, 1 << 22])
 def test_chunks_do_not_show(chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_lines, "CHUNK", chunk)
+    monkeypatch.setattr(readers, "CHUNK", chunk)
     path = tmp_path / "reviews.json"
     write_reviews(path, some_ratings(60))
     assert [each.tolist() for each in read_ratings(path)] == [each.tolist() for each in of(some_ratings(60))]
@@ -191,8 +191,8 @@ def of(rated: Rated) -> Triplets:
 
 
 def test_a_file_without_line_breaks_does_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_lines, "CHUNK", 1_000)
-    monkeypatch.setattr(json_lines, "LONGEST_LINE", 10_000)
+    monkeypatch.setattr(readers, "CHUNK", 1_000)
+    monkeypatch.setattr(readers, "LONGEST_LINE", 10_000)
     path = tmp_path / "reviews.json"
     path.write_bytes(REVIEW + b'{"text": "' + b"x" * 20_000)
     with pytest.raises(ValueError, match="has a line longer than 10,000 bytes"):
@@ -211,7 +211,7 @@ def test_memory_does_not_grow_with_the_text_of_reviews(tmp_path: Path) -> None:
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 4 * json_lines.CHUNK
+    assert peak < 4 * readers.CHUNK
 
 
 def test_a_world_from_a_file_is_the_world_of_its_ratings(tmp_path: Path) -> None:

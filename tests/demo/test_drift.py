@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedcascade.demo.drift import ChangingEnvironment, Companion
-from fedcascade.demo.live import Demo
+from fedcascade.demo.live import ChangingEnvironment, Companion, Demo
 from fedcascade.demo.options import DemoSettings
 from fedcascade.environments.options import Change
 from fedcascade.environments.synthetic import Synthetic

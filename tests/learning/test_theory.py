@@ -9,10 +9,15 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import binom
 
+from fedcascade.learning import theory as bounds
 from fedcascade.learning.confidence import ProblemSize
-from fedcascade.learning.theory import bounds
-from fedcascade.learning.theory.assumptions import Assumptions, assume_uniform, compute_lambda_tilde
-from fedcascade.learning.theory.guarantee import Settings, compute_guarantee
+from fedcascade.learning.theory import (
+    Assumptions,
+    Settings,
+    assume_uniform,
+    compute_guarantee,
+    compute_lambda_tilde,
+)
 
 SIZES = ProblemSize(users=40, dimension=20, list_length=4, rounds=1_000_000)
 WORLD = assume_uniform(users=40, clusters=10, items=200, gamma=0.5, lambda_x=0.05, sigma=0.005)

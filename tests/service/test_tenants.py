@@ -20,9 +20,10 @@ from fedcascade.service.agent.transport import HttpTransport
 from fedcascade.service.protocol.arms import ArmCount
 from fedcascade.service.protocol.auth import compute_digest, create_token
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.protocol.openapi import OPERATOR, ROUTES
+from fedcascade.service.protocol.openapi import OPERATOR
 from fedcascade.service.protocol.wire import EXCHANGES, PROTOCOLS, AnswerMessage, TokenRequest, count_numbers
 from fedcascade.service.server import tenants
+from fedcascade.service.server.app import ROUTES
 from fedcascade.service.server.connections import BODY_SECONDS
 from fedcascade.service.server.tenants import BATCH, Turns
 

@@ -7,8 +7,8 @@ import pytest
 from fedcascade import POLICIES, Synthetic, TopK, simulate
 from fedcascade.environments.options import FeatureKind
 from fedcascade.federation.messages import Cause
+from fedcascade.learning import theory as bounds
 from fedcascade.learning.confidence import PAPERS_BETA, ProblemSize
-from fedcascade.learning.theory import bounds
 
 
 @pytest.mark.parametrize("alpha_c", [0.02, 0.5, 4.0])

@@ -5,7 +5,6 @@ import os
 import platform
 import sqlite3
 import sys
-import webbrowser
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -39,7 +38,7 @@ def doctor(
     ] = False,
     json_: Json = False,
 ) -> None:
-    """Check the installation: versions, extras, cores, compiled code, GPU, browser, plug-ins, database.
+    """Check the installation: versions, extras, cores, compiled code, GPU, plug-ins, database.
 
     Exits with 1 if something is broken. Absent components are listed with the command that installs them.
     """
@@ -61,7 +60,6 @@ def _examine(store: str | None, *, check: bool) -> Iterator[Finding]:
     yield Finding("cores", "good", f"{count_cores()} of {os.cpu_count()} usable")
     yield _find_code_folder()
     yield _find_gpu()
-    yield _find_browser()
     yield Finding("SQLite", "good", sqlite3.sqlite_version)
     yield from (_examine_plugin(plugin, check=check) for plugin in list_plugins())
     if store is not None:
@@ -99,14 +97,6 @@ def _find_gpu() -> Finding:
         return Finding("GPU", "good", load_gpu_engine().describe_device())
     except ValueError as error:
         return Finding("GPU", "absent", str(error))
-
-
-def _find_browser() -> Finding:
-    try:
-        browser = webbrowser.get()
-    except webbrowser.Error:
-        return Finding("browser", "absent", "'fedcascade live' prints its address instead of opening a page")
-    return Finding("browser", "good", getattr(browser, "name", type(browser).__name__))
 
 
 def _examine_plugin(plugin: Plugin, *, check: bool) -> Finding:

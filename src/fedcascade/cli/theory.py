@@ -12,11 +12,10 @@ from fedcascade.checks import require, require_integer
 from fedcascade.cli import terminal
 from fedcascade.cli.options import PLAIN, EnvironmentOptions, Json, Whole, option
 from fedcascade.learning.confidence import ProblemSize
-from fedcascade.learning.theory.guarantee import Settings
+from fedcascade.learning.theory import Settings
 
 if TYPE_CHECKING:
-    from fedcascade.learning.theory.assumptions import Assumptions
-    from fedcascade.learning.theory.guarantee import Guarantee
+    from fedcascade.learning.theory import Assumptions, Guarantee
 
 THEORY = {  # the terms of the bounds
     "delta": "delta = |U|^2 / T",
@@ -69,8 +68,7 @@ def theory(
     environment_options: EnvironmentOptions = EnvironmentOptions(),  # noqa: B008 (frozen)
 ) -> None:
     """Print the bounds of Theorem 1 on regret and exchanges, term by term."""
-    from fedcascade.learning.theory.bounds import bound_regret_below
-    from fedcascade.learning.theory.guarantee import compute_guarantee
+    from fedcascade.learning.theory import bound_regret_below, compute_guarantee
 
     require_integer("rounds", rounds)
     known = {name: value for name, value in vars(assumption_flags).items() if value is not None}
@@ -93,7 +91,7 @@ def theory(
 def _assume_sizes(options: EnvironmentOptions, known: Mapping[str, float]) -> "Assumptions":
     """Return the assumptions of the theorem for an environment of these sizes."""
     from fedcascade.environments.clustered import compute_arrival_steps, compute_arrival_weights
-    from fedcascade.learning.theory.assumptions import Assumptions, assume_uniform
+    from fedcascade.learning.theory import Assumptions, assume_uniform
 
     sizes = ("users", "clusters", "dimension", "items", "arrivals")
     others = options.list_given(name for name in vars(options) if name not in sizes)

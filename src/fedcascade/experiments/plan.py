@@ -5,10 +5,10 @@ from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from hashlib import file_digest
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from fedcascade.checks import require
 from fedcascade.environments.environment import Environment
@@ -20,6 +20,8 @@ from fedcascade.federation.policies import Formula, Policy
 from fedcascade.plugins import get_plugin
 
 Value = bool | int | float | str
+Count = Annotated[int, Meta(ge=1)]
+Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 OPTIONS: Mapping[str, type[ClusteredOptions]] = {"synthetic": SyntheticOptions, "ratings": RatingsOptions}
 
 
@@ -52,10 +54,6 @@ class EnvironmentSpec(Struct, frozen=True):
         assert isinstance(options, SyntheticOptions)
         return Synthetic(options, seed=seed)
 
-    def hash_file(self) -> str | None:
-        """Return the SHA-256 of the ratings file, so that results of another file are not reused."""
-        return None if self.file is None else _hash_file(self.file)
-
 
 @lru_cache(maxsize=4)
 def _build_ratings(options: RatingsOptions, file: str | None, seed: int) -> Ratings:
@@ -74,7 +72,8 @@ def _read_ratings(file: str | None) -> Triplets:
 
 
 @cache
-def _hash_file(file: str) -> str:
+def hash_file(file: str) -> str:
+    """Return the SHA-256 of a ratings file, so that results of another file are not reused."""
     path = Path(file)
     require(path.is_file(), f"ratings file '{path}' not found: give the path of an existing file")
     with path.open("rb") as stream:
@@ -120,24 +119,30 @@ class Compare(Struct, frozen=True, forbid_unknown_fields=True):
     worst_from: int = 0  # also report the largest share over all checkpoints from this round on
 
 
-class Plan(Struct, frozen=True, kw_only=True):
-    """Environments, policies and seeds; every combination is one run.
+class PlanHead(Struct, frozen=True, kw_only=True):
+    """The keys of a plan beside its environments and policies.
 
     ``rounds`` counts the rounds of a run or, with ``per_user``, the average rounds of each user.
     """
 
     name: str
-    title: str
-    rounds: int
-    checkpoints: int
-    list_length: int
-    oracle: str
-    set_oracle: dict[str, Value]
+    title: str = ""
+    rounds: Count
+    per_user: bool = False
+    checkpoints: Count = 100
+    list_length: Count = 4
+    oracle: str = "top-k"
+    set_oracle: dict[str, Value] = {}
+    seeds: Count | tuple[Seed, ...] = 3
+    compare: Compare = Compare()
+
+
+class Plan(PlanHead, frozen=True, kw_only=True):
+    """Environments, policies and seeds; every combination is one run."""
+
     seeds: tuple[int, ...]
     environments: tuple[NamedEnvironment, ...]
     policies: tuple[PlannedPolicy, ...]
-    per_user: bool = False
-    compare: Compare = Compare()
 
     def describe_rounds(self) -> str:
         """Describe the length of a run."""

@@ -16,11 +16,13 @@ from fedcascade.checks import require, require_known
 from fedcascade.experiments.own_policies import find_policy, hash_policy
 from fedcascade.experiments.plan import (
     OPTIONS,
-    Compare,
+    Count,
     EnvironmentSpec,
     NamedEnvironment,
     Plan,
+    PlanHead,
     PlannedPolicy,
+    Seed,
     Value,
     list_values,
     matches_pattern,
@@ -34,21 +36,6 @@ from fedcascade.learning.named_oracles import build_oracle
 from fedcascade.plugins import Plugin, list_plugins
 
 Shape = TypeVar("Shape")
-Count = Annotated[int, Meta(ge=1)]
-Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-
-
-class _PlanTable(Struct, kw_only=True):
-    name: str
-    title: str = ""
-    rounds: Count
-    per_user: bool = False
-    checkpoints: Count = 100
-    list_length: Count = 4
-    oracle: str = "top-k"
-    set_oracle: dict[str, Value] = {}
-    seeds: Count | tuple[Seed, ...] = 3
-    compare: Compare = Compare()
 
 
 class _EnvironmentTable(Struct, kw_only=True):
@@ -168,8 +155,8 @@ class _PlanReader:
         self.text, self.source, self.folder = text, source, folder
 
     def read_plan(self, tables: dict[str, Any]) -> Plan:
-        self.check_keys(tables, [*_PlanTable.__struct_fields__, "environments", "policies"], ())
-        head = self.convert({k: v for k, v in tables.items() if k in _PlanTable.__struct_fields__}, _PlanTable, ())
+        self.check_keys(tables, [*PlanHead.__struct_fields__, "environments", "policies"], ())
+        head = self.convert({k: v for k, v in tables.items() if k in PlanHead.__struct_fields__}, PlanHead, ())
         is_plain = head.name.isprintable() and not set("/\\") & set(head.name) and head.name.strip(". ") != ""
         self.check(is_plain, f"name must be usable as a folder name, without / and \\, got '{head.name}'", ("name",))
         located: list[tuple[KeyPath, NamedEnvironment]] = []
@@ -327,7 +314,7 @@ class _PlanReader:
         words = f"list_length must be <= items ({most}) of environment '{environment.name}', got {length}"
         self.check(length <= most, words, ("list_length",))
 
-    def check_lengths(self, head: _PlanTable, environment: NamedEnvironment, path: KeyPath) -> None:
+    def check_lengths(self, head: PlanHead, environment: NamedEnvironment, path: KeyPath) -> None:
         """Refuse more checkpoints than rounds, and seeds of an environment that repeat."""
         rounds, own = environment.rounds or head.rounds, environment.rounds or environment.checkpoints
         is_good = (environment.checkpoints or head.checkpoints) <= rounds

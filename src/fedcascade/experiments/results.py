@@ -76,11 +76,6 @@ def list_finished(folder: Path, planned_jobs: Sequence[PlannedJob]) -> list[tupl
     return [(planned, record) for planned, record in zip(planned_jobs, records, strict=True) if record is not None]
 
 
-def mark_unfinished(folder: Path, plans: Sequence[Plan]) -> None:
-    """Store the plans in their folder before their runs begin, so that an unfinished folder has a report."""
-    write_atomically(folder / UNFINISHED, msgspec.json.encode(list(plans)))
-
-
 def _write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     make_table(rows).write_parquet(draft, compression="zstd", statistics=False)

@@ -19,6 +19,8 @@ from multiprocessing.connection import wait as wait_for_process
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
+
 from fedcascade.checks import require_extra, require_integer
 from fedcascade.experiments import results
 from fedcascade.experiments.jobs import (
@@ -38,7 +40,7 @@ from fedcascade.federation.policies import Policy
 from fedcascade.numerics.code_cache import CacheNotWritable
 from fedcascade.simulation.engines import load_gpu_engine
 from fedcascade.simulation.exact.precompile import list_steps
-from fedcascade.systems import count_cores
+from fedcascade.systems import count_cores, write_atomically
 
 ReportRounds = Callable[[int], None]  # called with the number of finished rounds
 Scheduler = Callable[[Sequence[Job], ReportRounds], Iterator[tuple[Job, Record]]]
@@ -91,7 +93,7 @@ def execute(
     _make_folder(folder)
     missing = [job for job in jobs.values() if results.load_record(folder, job) is None]
     if missing:
-        results.mark_unfinished(folder, plans)
+        write_atomically(folder / results.UNFINISHED, msgspec.json.encode(list(plans)))  # for a report meanwhile
     try:
         _run_jobs(
             missing, folder, scheduler, lambda done, rounds: progress(_make_progress(jobs, missing, done, rounds))

@@ -156,7 +156,6 @@ class Holdings:
     def from_state(cls, state: dict[str, Any], lambda_: float) -> "Holdings":
         """Restore holdings from ``to_state``; they take over the arrays. Raise ValueError for an invalid state."""
         agents, d = state["moment"].shape
-        state.setdefault("shortfall", np.zeros(agents))  # files of version 0.3 have none
         small, large = (cls(count, d, lambda_).to_state() for count in (1, 2))
         require_alike("holdings", state, small, large, agents)
         holdings = cls(0, d, lambda_)

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedcascade.checks import POSITIVE, RATIO, whole_numbers
 from fedcascade.constants import Part, constant
-from fedcascade.federation.grouping.guard import Guard
+from fedcascade.federation.grouping.partition import Guard
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.elementary import exp, log
 from fedcascade.numerics.jit import jit, jit_no_refcount

@@ -32,28 +32,23 @@ class ItemTable:
         return int(self.features.shape[1])
 
 
-def read_items(path: str | PathLike[str], *, column: str | None = None, normalise: bool = False) -> ItemTable:
+def read_items(path: str | PathLike[str], *, normalise: bool = False) -> ItemTable:
     """Read a table with a column of names and columns of numbers; without names, items are 0, 1, 2, ...
 
     Args:
         path: CSV, TSV, JSON lines or Parquet, also with .gz or .zst.
-        column: the column of names; None tries the usual ones.
         normalise: divide each row by its norm; otherwise norms above 1 are rejected.
     """
     file = Path(path)
     frame = scan_file(file)
     list_columns(frame, file)  # rejects unreadable files
-    return make_item_table(pl.concat(read_batches(frame, file, 1 << 16)), file, column=column, normalise=normalise)
+    return make_item_table(pl.concat(read_batches(frame, file, 1 << 16)), file, normalise=normalise)
 
 
-def make_item_table(
-    table: pl.DataFrame, path: Path, *, column: str | None = None, normalise: bool = False
-) -> ItemTable:
-    """Make a table of items from a table in memory; ``path`` is its name in errors. Others as in ``read_items``."""
-    columns = table.columns
-    named = next((name for name in columns if name.strip() in ((column,) if column else USUAL_NAMES)), None)
-    require(named is not None or column is None, f"{path} has no column {column}: it has {', '.join(columns)}")
-    others = [name for name in columns if name != named]
+def make_item_table(table: pl.DataFrame, path: Path, *, normalise: bool = False) -> ItemTable:
+    """Make a table of items from a table in memory; ``path`` is its name in errors."""
+    named = next((name for name in table.columns if name.strip() in USUAL_NAMES), None)
+    others = [name for name in table.columns if name != named]
     require(len(others) > 0, f"{path} has no column of features beside the names of items")
     numbers = np.empty((len(table), len(others)))
     for place, name in enumerate(others):

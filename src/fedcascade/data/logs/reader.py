@@ -252,7 +252,7 @@ def read_log(
     return open_frame(frame, file, columns=columns, items=items, skip_invalid=skip_invalid)
 
 
-def open_log(log: Any, *, columns: Mapping[str, str] | None = None, items: Any = None, normalise: bool = False) -> Log:
+def open_log(log: Any, *, columns: Mapping[str, str] | None = None, items: Any = None) -> Log:
     """Open a log from a path, a table of pandas or polars, a mapping of columns, or a ``ClickLog``; keep a ``Log``.
 
     ``items`` are the features of items, as a table, a path or an array with a row for each of items 0, 1, 2, ...
@@ -260,7 +260,7 @@ def open_log(log: Any, *, columns: Mapping[str, str] | None = None, items: Any =
     if isinstance(log, Log):
         require(items is None, "items must be given to read_log, with the log")
         return log
-    table = None if items is None else convert_items(items, normalise=normalise)
+    table = None if items is None else convert_items(items)
     if isinstance(log, str | PathLike):
         return read_log(log, columns=columns, items=table)
     frame = to_frame(log) if isinstance(log, ClickLog) else read_table(log, "log")

@@ -68,11 +68,6 @@ def render_tally(verdicts: Sequence[str], kinds: Mapping[str, str]) -> Html:
     return Html(f"<div class=tally>{boxes}</div>")
 
 
-def render_verdict(verdict: str, kinds: Mapping[str, str]) -> Html:
-    """Render a verdict in its colour."""
-    return Html(f'<span class="verdict {kinds[verdict]}">{escape_text(verdict)}</span>')
-
-
 def render_section(title: str, *parts: Html) -> Html:
     """Render a heading and its contents."""
     return Html(f"<section><h2>{escape_text(title)}</h2>{''.join(parts)}</section>")

@@ -116,13 +116,12 @@ def _explain_verdicts() -> Html:
 
 
 def _render_claims(claims: Sequence[Claim]) -> Html:
-    rows = [(claim.place, claim.text, *format_values(claim), _render_verdict(claim)) for claim in claims]
+    rows = []
+    for claim in claims:
+        note = f"<br><small>{html.escape_text(claim.note)}</small>" if claim.note else ""
+        verdict = f'<span class="verdict {KINDS[claim.verdict]}">{html.escape_text(claim.verdict)}</span>{note}'
+        rows.append((claim.place, claim.text, *format_values(claim), Html(verdict)))
     return html.render_table(HEADER, rows, numbers=(2, 3, 4))
-
-
-def _render_verdict(claim: Claim) -> Html:
-    note = f"<br><small>{html.escape_text(claim.note)}</small>" if claim.note else ""
-    return Html(f"{html.render_verdict(claim.verdict, KINDS)}{note}")
 
 
 def _render_regret(results: Results) -> list[Html]:

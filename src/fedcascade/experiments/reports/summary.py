@@ -90,7 +90,9 @@ def describe_effort(results: Results) -> str:
 
 
 def _render_environment(results: Results, plan: Plan, environment: str) -> Html:
-    summaries = {each.label: each for each in select_summaries(results, plan, environment)}
+    here = (plan.name, environment)
+    found = (each for each in summarise_policies(results) if (each.experiment, each.environment) == here)
+    summaries = {each.label: each for each in found}
     policies = [each for each in select_policies(plan.policies, environment) if each.label in summaries]
     drawings, drawn = [], []
     for members in _group_policies(policies):
@@ -138,12 +140,6 @@ def _draw_grid(results: Results, summaries: Mapping[str, PolicySummary], quantit
     figure = figures.plot_grid(means, values, quantity, title, cells[best.label])
     caption = f"{title} by {across} and {down}, mean of the runs; the frame marks the least regret: {best.label}."
     return save_figure(results, figure, f"{here.experiment}-{here.environment}-{name}-grid-{quantity}", caption)
-
-
-def select_summaries(results: Results, plan: Plan, environment: str) -> list[PolicySummary]:
-    """Return the summaries of the policies in one environment of a plan."""
-    place = (plan.name, environment)
-    return [each for each in summarise_policies(results) if (each.experiment, each.environment) == place]
 
 
 def render_totals(plan: Plan, summaries: Sequence[PolicySummary], heading: str = "") -> Html:
@@ -230,12 +226,11 @@ def _render_plan(plan: Plan) -> Html:
         f"{plan.name}: {length}, K = {plan.list_length}, "
         f"seeds {', '.join(map(str, plan.seeds))}; {'; '.join(environments)}"
     )
-    rows = [(policy.label, ", ".join(policy.on), _render_settings(policy.constants)) for policy in plan.policies]
+    rows = [
+        (each.label, ", ".join(each.on), Html(f"<code>{html.escape_text(_format_settings(each.constants))}</code>"))
+        for each in plan.policies
+    ]
     return html.render_table(("policy", "environments", "constants"), rows, caption=head)
-
-
-def _render_settings(values: object) -> Html:
-    return Html(f"<code>{html.escape_text(_format_settings(values))}</code>")
 
 
 def _format_settings(values: object) -> str:

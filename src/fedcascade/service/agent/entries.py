@@ -28,7 +28,9 @@ def list_parts(state: SavedState, known: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parts of a state to save. A part keeps its identity while it does not change."""
     local, own = state.local, state.local.own
     is_same = "blocks" in known and known.get("own", ...) is own
-    closed = known["blocks"] if is_same else _encode_closed_blocks(own)
+    closed = b""  # all blocks but the newest one: they rarely change
+    if own is not None:
+        closed = known["blocks"] if is_same else own.blocks[: max(0, int(own.used[0]) - 1)].astype("<f8").tobytes()
     counts = local.arrivals, local.uploads, state.rounds, state.agents, state.since, local.change_pending
     parts = {f"{UPLOAD}{upload.sequence}": upload for upload in state.outbox}
     return parts | {
@@ -63,11 +65,6 @@ def encode_part(part: Any) -> bytes | None:
         case None | bytes():
             return part
     return msgspec.json.encode(part)
-
-
-def _encode_closed_blocks(own: OwnData | None) -> bytes:
-    """Encode all blocks but the newest one: they rarely change."""
-    return b"" if own is None else own.blocks[: max(0, int(own.used[0]) - 1)].astype("<f8").tobytes()
 
 
 def decode_state(

@@ -1,12 +1,12 @@
-"""The OpenAPI description, generated from the wire types."""
+"""The OpenAPI description, generated from the endpoints and the wire types."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
 from fedcascade import __version__
 from fedcascade.service.protocol import wire
-from fedcascade.service.protocol.wire import AnswerMessage, UploadMessage
 
 SIGNED, OPERATOR = "signature", "operator"
 REFUSALS = {
@@ -28,43 +28,26 @@ SECURITY = {
 }
 AGENT = {"name": "agent", "in": "path", "required": True, "schema": {"type": "integer", "minimum": 1}}
 
-# method, path, summary, security, request, status, response
-ROUTES: tuple[tuple[str, str, str, str | None, type | None, int, type | None], ...] = (
-    ("get", "/v1/terms", "Get the server's policy and limits.", None, None, 200, wire.Terms),
-    ("post", wire.ENROLMENTS, "Enrol an agent; query prior.", None, wire.Enrolment, 201, wire.EnrolmentAnswer),
-    ("post", wire.EXCHANGES, "Upload statistics; get the group's.", SIGNED, UploadMessage, 200, AnswerMessage),
-    (
-        "get",
-        "/v1/agents/{agent}",
-        "Get the sums of an agent's uploads; agent or operator.",
-        SIGNED,
-        None,
-        200,
-        wire.Standing,
-    ),
-    ("delete", "/v1/agents/{agent}", "Forget an agent; agent or operator.", SIGNED, None, 204, None),
-    ("post", "/v1/agents/{agent}/revocation", "Revoke an agent.", OPERATOR, None, 204, None),
-    ("post", "/v1/enrolment-tokens", "Create enrolment tokens.", OPERATOR, wire.TokenRequest, 201, wire.Tokens),
-    ("put", "/v1/enrolment-keys", "Set or revoke an enrolment key.", OPERATOR, wire.EnrolmentKey, 204, None),
-    ("get", "/v1/agents", "List agents: query after, most, state.", OPERATOR, None, 200, wire.AgentList),
-    ("put", "/v1/operator-token", "Replace the operator's token.", OPERATOR, wire.TokenReplacement, 204, None),
-    ("put", "/v1/pause", "Pause or resume exchanges.", OPERATOR, wire.Switch, 204, None),
-    ("post", "/v1/arms", "Count lists and clicks of an A/B test.", OPERATOR, wire.ArmCounts, 204, None),
-    ("get", "/v1/overview", "Get the totals of the server.", OPERATOR, None, 200, wire.Overview),
-    ("get", "/healthz", "Check that the process runs.", None, None, 200, None),
-    ("get", "/readyz", "Check that the store can be written.", None, None, 200, None),
-    ("get", "/metrics", "Get Prometheus metrics.", None, None, 200, None),
-    ("get", "/schema", "Get this description.", None, None, 200, None),
-)
+
+class Route(NamedTuple):
+    """An endpoint: method, path, summary, security, and the types of request and response, if it has messages."""
+
+    method: str
+    path: str
+    summary: str
+    security: str | None
+    request: type | None
+    status: int
+    response: type | None
 
 
-def describe_api() -> dict[str, Any]:
+def describe_api(routes: Sequence[Route]) -> dict[str, Any]:
     """Build the OpenAPI document."""
-    kinds = [kind for route in ROUTES for kind in (route[4], route[6]) if kind is not None]
+    kinds = [kind for route in routes for kind in (route.request, route.response) if kind is not None]
     _, schemas = msgspec.json.schema_components([*kinds, wire.RefusalBody], ref_template="#/components/schemas/{name}")
     paths: dict[str, dict[str, Any]] = {}
-    for route in ROUTES:
-        paths.setdefault(route[1], {})[route[0]] = _describe_operation(*route)
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method] = _describe_operation(*route)
     return {
         "openapi": "3.1.0",
         "info": {"title": "fedcascade", "version": __version__, "description": "Exchanges of agents with a server."},

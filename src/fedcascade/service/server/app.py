@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
-from litestar import Litestar, Response, delete, get, post, put, route
+from litestar import Litestar, Response, route
 from litestar.datastructures import State
 from litestar.exceptions import HTTPException
+from litestar.handlers import HTTPRouteHandler
 from litestar.types import ControllerRouterHandler, Message, Scope
 from msgspec import Meta
 
@@ -86,7 +87,33 @@ def get_service(request: HttpRequest) -> Service:
     return service
 
 
-@post(wire.EXCHANGES, status_code=200)
+ENDPOINTS: list[HTTPRouteHandler] = []
+ROUTES: list[openapi.Route] = []
+
+
+def endpoint(
+    method: Literal["GET", "POST", "PUT", "DELETE"],
+    path: str,
+    status: int = 200,
+    *,
+    security: str | None = None,
+    takes: type | None = None,
+    gives: type | None = None,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Declare an endpoint, which ``/schema`` describes by its docstring and by the messages that it takes and gives."""
+
+    def declare(handler: Callable[..., Any]) -> Callable[..., Any]:
+        summary = f"{(handler.__doc__ or '').partition('. ')[0].rstrip('.')}."
+        plain = path.replace(":int", "")
+        ROUTES.append(openapi.Route(method.lower(), plain, summary, security, takes, status, gives))
+        methods = PROBES if path in ("/healthz", "/readyz") else [method]
+        ENDPOINTS.append(route(path, http_method=methods, status_code=status)(handler))
+        return handler
+
+    return declare
+
+
+@endpoint("POST", wire.EXCHANGES, security=openapi.SIGNED, takes=wire.UploadMessage, gives=wire.AnswerMessage)
 async def answer_upload(request: HttpRequest) -> Response[bytes]:
     """Answer an upload. ``server.http`` answers most of them without the framework."""
     media, body = wire.get_media_type(request.headers), await request.body()
@@ -95,15 +122,15 @@ async def answer_upload(request: HttpRequest) -> Response[bytes]:
     return Response(answer, status_code=status, headers=headers)
 
 
-@get("/v1/terms")
+@endpoint("GET", "/v1/terms", gives=wire.Terms)
 async def show_terms(request: HttpRequest) -> Response[bytes]:
     """Show policy, constants and dimension of this server."""
     return encode_reply(get_service(request).get_terms(), request)
 
 
-@post(wire.ENROLMENTS, status_code=201)
+@endpoint("POST", wire.ENROLMENTS, 201, takes=wire.Enrolment, gives=wire.EnrolmentAnswer)
 async def enrol_agent(request: HttpRequest) -> Response[bytes]:
-    """Enrol an agent by its public key and a one-time token or an earlier credential."""
+    """Enrol an agent by its public key and a one-time token or an earlier credential; query prior."""
     service = get_service(request)
     service.limit_address(request)
     service.require_running()
@@ -124,17 +151,17 @@ async def enrol_agent(request: HttpRequest) -> Response[bytes]:
     return encode_reply(answer, request, 201)
 
 
-@get("/v1/agents/{agent:int}")
+@endpoint("GET", "/v1/agents/{agent:int}", security=openapi.SIGNED, gives=wire.Standing)
 async def show_standing(request: HttpRequest) -> Response[bytes]:
-    """Show the data that the server holds of an agent."""
+    """Show the data that the server holds of an agent, to it or to the operator."""
     service, agent = get_service(request), read_agent(request)
     await service.require_agent_or_operator(request, agent)
     return encode_reply(await service.writer.run(operations.read_standing(agent)), request)
 
 
-@delete("/v1/agents/{agent:int}", status_code=204)
+@endpoint("DELETE", "/v1/agents/{agent:int}", 204, security=openapi.SIGNED)
 async def forget_agent(request: HttpRequest) -> None:
-    """Forget an agent: subtract its statistics and erase its uploads."""
+    """Forget an agent, for it or for the operator: subtract its statistics and erase its uploads."""
     service, agent = get_service(request), read_agent(request)
     await service.require_agent_or_operator(request, agent)
     actor = OPERATOR if "authorization" in request.headers else f"agent {agent}"
@@ -144,7 +171,7 @@ async def forget_agent(request: HttpRequest) -> None:
     log_action(request, f"{actor} had agent {agent} forgotten", agent=agent)
 
 
-@post("/v1/agents/{agent:int}/revocation", status_code=204)
+@endpoint("POST", "/v1/agents/{agent:int}/revocation", 204, security=openapi.OPERATOR)
 async def revoke_agent(request: HttpRequest) -> None:
     """Revoke an agent: refuse its requests from now on and keep its uploads."""
     service, agent = get_service(request), read_agent(request)
@@ -153,7 +180,7 @@ async def revoke_agent(request: HttpRequest) -> None:
     log_action(request, f"the operator revoked agent {agent}", agent=agent)
 
 
-@post("/v1/enrolment-tokens", status_code=201)
+@endpoint("POST", "/v1/enrolment-tokens", 201, security=openapi.OPERATOR, takes=wire.TokenRequest, gives=wire.Tokens)
 async def create_tokens(request: HttpRequest) -> Response[bytes]:
     """Create one-time enrolment tokens."""
     service, bearer = get_service(request), request.headers.get("authorization", "").removeprefix("Bearer ")
@@ -170,7 +197,7 @@ async def create_tokens(request: HttpRequest) -> Response[bytes]:
     return encode_reply(wire.Tokens(protocol=message.protocol, tokens=tokens), request, 201)
 
 
-@put("/v1/enrolment-keys", status_code=204)
+@endpoint("PUT", "/v1/enrolment-keys", 204, security=openapi.OPERATOR, takes=wire.EnrolmentKey)
 async def set_enrolment_key(request: HttpRequest) -> None:
     """Set the hash of an enrolment key, with which a back end creates tokens, or revoke it."""
     service, message = await read_order(request, wire.EnrolmentKey)
@@ -178,7 +205,7 @@ async def set_enrolment_key(request: HttpRequest) -> None:
     log_action(request, f"the operator {'set' if message.key_hash else 'revoked'} enrolment key '{message.name}'")
 
 
-@put("/v1/operator-token", status_code=204)
+@endpoint("PUT", "/v1/operator-token", 204, security=openapi.OPERATOR, takes=wire.TokenReplacement)
 async def replace_operator_token(request: HttpRequest) -> None:
     """Replace the operator's token at all servers of the store."""
     service, message = await read_order(request, wire.TokenReplacement)
@@ -186,7 +213,7 @@ async def replace_operator_token(request: HttpRequest) -> None:
     log_action(request, "the operator replaced the operator's token")
 
 
-@put("/v1/pause", status_code=204)
+@endpoint("PUT", "/v1/pause", 204, security=openapi.OPERATOR, takes=wire.Switch)
 async def pause(request: HttpRequest) -> None:
     """Pause or resume exchanges: agents go on alone meanwhile, and send later."""
     service, message = await read_order(request, wire.Switch)
@@ -195,7 +222,7 @@ async def pause(request: HttpRequest) -> None:
     log_action(request, f"the operator {'paused' if message.paused else 'resumed'} exchanges")
 
 
-@post("/v1/arms", status_code=204)
+@endpoint("POST", "/v1/arms", 204, security=openapi.OPERATOR, takes=wire.ArmCounts)
 async def count_arms(request: HttpRequest) -> None:
     """Count lists and clicks of an A/B test."""
     service, message = await read_order(request, wire.ArmCounts)
@@ -203,9 +230,9 @@ async def count_arms(request: HttpRequest) -> None:
     service.note_switches(service.paused, trial)
 
 
-@get("/v1/agents")
+@endpoint("GET", "/v1/agents", security=openapi.OPERATOR, gives=wire.AgentList)
 async def list_agents(request: HttpRequest) -> Response[bytes]:
-    """List agents, on a separate connection to the store so that a long list does not delay uploads."""
+    """List agents: query after, most, state. A connection of its own keeps a long list from delaying uploads."""
     service = get_service(request)
     await service.require_operator(request)
     query = read_query(request.query_params)
@@ -218,7 +245,7 @@ async def list_agents(request: HttpRequest) -> Response[bytes]:
     return encode_reply(await service.writer.run(operations.describe_agents(page, query.most)), request)
 
 
-@get("/v1/overview")
+@endpoint("GET", "/v1/overview", security=openapi.OPERATOR, gives=wire.Overview)
 async def show_overview(request: HttpRequest) -> Response[bytes]:
     """Show the position of the log and the group of each agent."""
     service = get_service(request)
@@ -226,7 +253,7 @@ async def show_overview(request: HttpRequest) -> Response[bytes]:
     return encode_reply(await service.writer.run(operations.read_overview), request)
 
 
-@route("/healthz", http_method=PROBES)
+@endpoint("GET", "/healthz")
 async def check_health(request: HttpRequest) -> Response[bytes]:
     """Check that the writer makes progress: a liveness probe."""
     trouble = get_service(request).writer.find_trouble()
@@ -235,23 +262,23 @@ async def check_health(request: HttpRequest) -> Response[bytes]:
     return Response(OK, media_type="text/plain")
 
 
-@route("/readyz", http_method=PROBES)
+@endpoint("GET", "/readyz")
 async def check_readiness(request: HttpRequest) -> Response[bytes]:
     """Check that the store accepts writes of the size of an upload: a readiness probe."""
     await get_service(request).readiness.check()
     return Response(OK, media_type="text/plain")
 
 
-@get("/metrics")
+@endpoint("GET", "/metrics")
 async def show_metrics(request: HttpRequest) -> Response[bytes]:
     """Show the metrics in the text format of Prometheus."""
     return Response(get_service(request).metrics.render(), media_type="text/plain; version=0.0.4")
 
 
-@get("/schema")
+@endpoint("GET", "/schema")
 async def show_schema() -> Response[bytes]:
     """Show the OpenAPI document."""
-    return Response(msgspec.json.encode(openapi.describe_api()), media_type=JSON)
+    return Response(msgspec.json.encode(openapi.describe_api(ROUTES)), media_type=JSON)
 
 
 def build_refusal(request: HttpRequest, error: Exception) -> Response[bytes]:
@@ -266,27 +293,6 @@ async def log_failure(error: Exception, scope: Scope) -> None:
     """Log an exception that is not a refusal; the caller gets status 500."""
     if not isinstance(error, Refused | HTTPException | TimeoutError):
         log.error("%s %s failed", scope.get("method"), scope.get("path"), exc_info=error)
-
-
-ENDPOINTS = (
-    answer_upload,
-    show_terms,
-    enrol_agent,
-    show_standing,
-    forget_agent,
-    revoke_agent,
-    create_tokens,
-    set_enrolment_key,
-    show_overview,
-    list_agents,
-    pause,
-    count_arms,
-    replace_operator_token,
-    check_health,
-    check_readiness,
-    show_metrics,
-    show_schema,
-)
 
 
 @dataclass(frozen=True, kw_only=True)

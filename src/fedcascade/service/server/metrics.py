@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
-import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
@@ -27,52 +26,41 @@ Gauge = tuple[str, Callable[[], float]]  # its help text, and a function that re
 
 
 @dataclass(frozen=True)
-class ReadCounter(Collector):
-    """A counter that is read when metrics are collected."""
+class ReadCollector(Collector):
+    """Metrics that are read when they are collected."""
 
-    name: str
-    text: str
-    read: Callable[[], float]
+    read: Callable[[], Iterable[Metric]]
 
-    def collect(self) -> Iterator[Metric]:
-        yield CounterMetricFamily(self.name, self.text, self.read())
+    def collect(self) -> Iterable[Metric]:
+        return self.read()
 
 
-@dataclass(frozen=True)
-class TrialCollector(Collector):
-    """The counters of an A/B test by arm, and its guardrail."""
-
-    read: Callable[[], Mapping[str, Any] | None]
-
-    def collect(self) -> Iterator[Metric]:
-        trial = self.read()
-        if trial is None:
-            return
-        for place, (name, text) in enumerate((("lists", "Lists of an arm."), ("clicks", "Clicked lists of an arm."))):
-            family = CounterMetricFamily(f"fedcascade_arm_{name}", text, labels=["arm"])
-            for arm, totals in trial["arms"].items():
-                family.add_metric([arm], totals[place])
-            yield family
-        text = "1 if treatment is below control by more than the margin."
-        yield GaugeMetricFamily("fedcascade_arm_alarm", text, float(trial["alarm"]))
+def list_trial_metrics(trial: Mapping[str, Any] | None) -> Iterator[Metric]:
+    """Yield the counters of an A/B test by arm, and its guardrail, if there is a test."""
+    if trial is None:
+        return
+    for place, (name, text) in enumerate((("lists", "Lists of an arm."), ("clicks", "Clicked lists of an arm."))):
+        family = CounterMetricFamily(f"fedcascade_arm_{name}", text, labels=["arm"])
+        for arm, totals in trial["arms"].items():
+            family.add_metric([arm], totals[place])
+        yield family
+    text = "1 if treatment is below control by more than the margin."
+    yield GaugeMetricFamily("fedcascade_arm_alarm", text, float(trial["alarm"]))
 
 
-@dataclass(frozen=True)
-class PrivacyCollector(Collector):
-    """A histogram of the epsilon that agents have spent, if their uploads are private."""
+def list_privacy_metrics(spent: Sequence[tuple[float, int]]) -> Iterator[Metric]:
+    """Yield a histogram of the epsilon that agents have spent, if their uploads are private."""
+    if spent:
+        sums = np.cumsum([agents for _, agents in spent]).tolist()
+        buckets = [(f"{epsilon:.6g}", float(agents)) for (epsilon, _), agents in zip(spent, sums, strict=True)]
+        total = sum(epsilon * agents for epsilon, agents in spent)
+        text = "Epsilon that agents have spent by private uploads."
+        yield HistogramMetricFamily("fedcascade_privacy_epsilon", text, [*buckets, ("+Inf", float(sums[-1]))], total)
 
-    read: Callable[[], Sequence[tuple[float, int]]]
 
-    def collect(self) -> Iterator[Metric]:
-        spent = self.read()
-        if spent:
-            sums = np.cumsum([agents for _, agents in spent]).tolist()
-            buckets = [(f"{epsilon:.6g}", float(agents)) for (epsilon, _), agents in zip(spent, sums, strict=True)]
-            total = sum(epsilon * agents for epsilon, agents in spent)
-            text = "Epsilon that agents have spent by private uploads."
-            yield HistogramMetricFamily(
-                "fedcascade_privacy_epsilon", text, [*buckets, ("+Inf", float(sums[-1]))], total
-            )
+def _read_gauge(name: str, text: str, read: Callable[[], float]) -> Metric:
+    family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+    return family(f"fedcascade_{name}", text, float(read()))
 
 
 class Metrics:
@@ -86,11 +74,7 @@ class Metrics:
         self._latency = Histogram(
             "fedcascade_exchange_seconds", "From request to durable answer.", buckets=BUCKETS, registry=registry
         )
-        for name, (text, read) in gauges.items():
-            if name.endswith("_total"):
-                registry.register(ReadCounter(f"fedcascade_{name}", text, read))
-            else:
-                prometheus_client.Gauge(f"fedcascade_{name}", text, registry=registry).set_function(read)
+        self._add(lambda: [_read_gauge(name, *gauge) for name, gauge in gauges.items()])
         self._causes = {cause: self._exchanges.labels(cause.value) for cause in Cause}
         self._up, self._down = self._bytes.labels("up"), self._bytes.labels("down")
         self._noted = dict.fromkeys(Cause, 0)  # not yet added to the counters
@@ -98,11 +82,14 @@ class Metrics:
 
     def add_trial(self, describe: Callable[[], Mapping[str, Any] | None]) -> None:
         """Show lists, clicks and the guardrail of an A/B test, if there is one."""
-        self._registry.register(TrialCollector(describe))
+        self._add(lambda: list_trial_metrics(describe()))
 
     def add_privacy(self, read: Callable[[], Sequence[tuple[float, int]]]) -> None:
         """Show the spent epsilon of agents, if their uploads are private."""
-        self._registry.register(PrivacyCollector(read))
+        self._add(lambda: list_privacy_metrics(read()))
+
+    def _add(self, read: Callable[[], Iterable[Metric]]) -> None:
+        self._registry.register(ReadCollector(read))
 
     def count_exchange(self, cause: Cause, up: int, down: int, seconds: float) -> None:
         """Count an exchange. Prometheus' counters lock, so they are only updated when metrics are read."""

@@ -93,7 +93,8 @@ def _enrol_key(
             raise Refused(403, "enrolment", REFUSED_ENROLMENT)
         return epoch.give_credential(identity), None if is_known else token
     wanted, enrolled = None, now
-    if credential is not None and is_known and not has_token(store, epoch.mark_forgotten(key)):
+    is_forgotten = store.get_setting(f"{TOKEN}{epoch.mark_forgotten(key).hex()}") is not None
+    if credential is not None and is_known and not is_forgotten:
         wanted, enrolled = credential.agent, min(now, credential.enrolled)
         if credential.epoch == epoch.name:
             log.warning("the store was restored: it does not know agent %d, which it enrolled", wanted)
@@ -138,11 +139,6 @@ def use_enrolment_key(store: Store, _: ServerState, key: str, count: int, now: f
         raise Refused(429, "too-many-requests", line, retry_after=3_600 * (hour + 1) - now)
     store.set_setting(f"{ENROLMENT_KEY}{name}", f"{digest} {per_hour} {hour} {total}")
     return name
-
-
-def has_token(store: Store, token_hash: bytes) -> bool:
-    """Return whether an enrolment token was ever created, used or not."""
-    return store.get_setting(f"{TOKEN}{token_hash.hex()}") is not None
 
 
 def is_unused(value: str | None, now: float) -> bool:

@@ -6,7 +6,6 @@ under another policy. Their private keys are thrown away, so they send no reques
 
 import csv
 import io
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from fedcascade.service.protocol.validation import check_upload
 from fedcascade.service.server.snapshots import save_snapshot
 from fedcascade.service.server.state import ServerState
 from fedcascade.service.store.contract import LOCAL, Store, add_agent
+from fedcascade.systems import write_atomically
 
 WARM = "warm"  # the setting with the digest of the warm start
 
@@ -98,11 +98,8 @@ def _write_agents(warm: WarmStart, agents: list[int]) -> None:
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(["user", "agent"])
     writer.writerows(zip(warm.users, agents, strict=True))
-    path = warm.agents_path
     try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            file.write(table.getvalue())
-            file.flush()
-            os.fsync(file.fileno())
+        write_atomically(warm.agents_path, table.getvalue().encode(), is_private=True)
     except OSError as error:
-        raise ValueError(f"cannot write the table of users and agents to {path}: {error.strerror}") from None
+        words = f"cannot write the table of users and agents to {warm.agents_path}"
+        raise ValueError(f"{words}: {error.strerror}") from None

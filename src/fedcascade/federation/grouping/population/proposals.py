@@ -137,9 +137,10 @@ def try_groups(
                 weigh_groups(groups, users.gram[user], users.moment[user], 1.0, base, work, weights)
                 weights[count] = LOG_ZERO
                 largest = weights.max()
-                gain = sum_logs(weights, largest) - log(labels.size) - present[user]
-                total += gain
-                squares += gain * gain
+                if sweep in (1, sweeps):  # the gains of the others are not used
+                    gain = sum_logs(weights, largest) - log(labels.size) - present[user]
+                    total += gain
+                    squares += gain * gain
                 normalise(weights, largest)
             assign_user(groups, users, user, weights, base, work)
     return total, np.sqrt(squares)

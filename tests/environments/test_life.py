@@ -8,7 +8,7 @@ from fedcascade.environments.matrices import generate_ratings
 from fedcascade.environments.options import STEPS, Change, Poisoning, Turnover
 from fedcascade.environments.ratings import Ratings
 from fedcascade.environments.synthetic import Synthetic
-from fedcascade.testing.contracts import check_environment
+from fedcascade.testing import check_environment
 
 EVERYTHING: dict[str, Any] = {
     "change": Change(at=300, until=700),

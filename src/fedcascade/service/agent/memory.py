@@ -88,7 +88,6 @@ class LocalMemory:
 
     @property
     def title(self) -> str:
-        """The agent's name in messages."""
         number = f"agent {self.state.enrolment.agent}"
         return f"user '{self.name}' ({number})" if self.name else number
 
@@ -168,7 +167,6 @@ class LocalMemory:
                     self._run, self.puts = None, {}
 
     def _lock_row(self, *, is_fenced: bool) -> int:
-        """Lock the agent's row, and return its version."""
         rows = self.run(f"SELECT version, lease FROM pool_agent WHERE number = ?{self.database.lock_row}", self.number)
         self.has_left = self.has_left or not rows
         require(not self.has_left, GONE)

@@ -389,7 +389,6 @@ def read_positions(
 
 
 def _read_all(name: str, given: Positions) -> list[int]:
-    """Return one integer or several as a list."""
     if given is None:
         return []
     is_several = isinstance(given, Iterable) and getattr(given, "ndim", 1) > 0 and not isinstance(given, str | bytes)

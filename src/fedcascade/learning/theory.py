@@ -10,35 +10,34 @@ from typing import Literal
 
 import numpy as np
 
-from fedcascade.checks import POSITIVE, require, require_integer
+from fedcascade.checks import POSITIVE, require, require_integer, whole_numbers
+from fedcascade.constants import Checked, constant
 from fedcascade.learning.confidence import ProblemSize, Theory
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 
 PANELS, NODES = 64, 16
 LARGEST_EXPONENT = 700.0
+COUNT = whole_numbers(1)
 Protocol = Literal["auxiliary", "force-comm"]  # exchanges besides those by determinant: random or forced
 Source = Literal["paper", "derived"]  # the paper's formulas, or ours where they differ
 
 
 @dataclass(frozen=True, kw_only=True)
-class Assumptions:
+class Assumptions(Checked):
     """The assumptions of the theorem about an environment."""
 
-    users: int
-    clusters: int  # J
-    items: int  # I, the maximum number of items on offer
-    gamma: float  # least distance between the thetas of two clusters (Assumption 1)
-    lambda_x: float  # smallest eigenvalue of E[x x^T] (Assumption 3)
-    sigma: float  # sub-Gaussian parameter of (theta . x)^2 (Assumption 3)
-    p_min: float  # least arrival probability of a user (Assumption 2: 1/|U|)
-    p_max: float  # largest arrival probability of a user (Assumption 2: 1/|U|)
+    users: int = constant(meaning="number of users", range=COUNT)
+    clusters: int = constant(meaning="J", range=COUNT)
+    items: int = constant(meaning="I, the maximum number of items on offer", range=COUNT)
+    gamma: float = constant(meaning="least distance between the thetas of two clusters (Assumption 1)", range=POSITIVE)
+    lambda_x: float = constant(meaning="smallest eigenvalue of E[x x^T] (Assumption 3)", range=POSITIVE)
+    sigma: float = constant(meaning="sub-Gaussian parameter of (theta . x)^2 (Assumption 3)", range=POSITIVE)
+    p_min: float = constant(meaning="least arrival probability of a user (Assumption 2: 1/|U|)", range=POSITIVE)
+    p_max: float = constant(meaning="largest arrival probability of a user (Assumption 2: 1/|U|)")
 
     def __post_init__(self) -> None:
-        for name in ("users", "clusters", "items"):
-            require_integer(name, getattr(self, name))
-        for name in ("gamma", "lambda_x", "sigma", "p_min"):
-            POSITIVE.check(name, getattr(self, name))
+        super().__post_init__()
         require(self.clusters <= self.users, f"clusters must be <= users ({self.users}), got {self.clusters}")
         slack = 1.0 + 1e-9  # for rounding
         fits = self.p_min * self.users <= slack and self.p_max * self.users * slack >= 1.0 and self.p_max <= slack
@@ -234,17 +233,14 @@ class Guarantee:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(Checked):
     """The constants of the policy in the theorem."""
 
     protocol: Protocol = "auxiliary"
     lambda_: float = 4.0  # regulariser
     alpha_c: float = 1.0  # an agent uploads when its determinant has grown by this factor plus one
-    p_scale: float = 3.0  # random exchanges have probability p_scale ln(t) / t
+    p_scale: float = constant(3.0, meaning="scale of the random exchanges, p_scale ln(t) / t", range=POSITIVE)
     noise: float = 0.5  # R of Lemma 1
-
-    def __post_init__(self) -> None:
-        POSITIVE.check("p_scale", self.p_scale)
 
 
 def compute_guarantee(

@@ -92,6 +92,14 @@ class LocalMemory:
         return f"user '{self.name}' ({number})" if self.name else number
 
     @property
+    def has_prior(self) -> bool:
+        """True from enrolment to the first answer, if the server sent a prior."""
+        local = self.state.local
+        known, has_trust = local.download.statistics, self.policy.trust is not None
+        others = local.own.others_gram if has_trust and local.own is not None else known.gram
+        return known.count == 0 and bool(others.any())
+
+    @property
     def run(self) -> Run:
         """A function that runs statements of the transaction under way."""
         assert self._run is not None

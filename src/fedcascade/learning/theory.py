@@ -44,31 +44,6 @@ class Assumptions(Checked):
         require(fits, f"p_min must be <= 1/users <= p_max <= 1, got {self.p_min:.4g} and {self.p_max:.4g}")
 
 
-def assume_uniform(
-    *, users: int, clusters: int, items: int, gamma: float = 1.0, lambda_x: float, sigma: float | None = None
-) -> Assumptions:
-    """Assume uniform arrivals and, by default, the ``sigma`` of earlier work.
-
-    >>> assumptions = assume_uniform(users=4, clusters=2, items=10, lambda_x=0.1)
-    >>> assumptions.p_min, round(assumptions.sigma, 4)
-    (0.25, 0.0184)
-    """
-    if sigma is None:
-        require_integer("items", items)
-        sigma = lambda_x / math.sqrt(8 * math.log(4 * items))
-    require_integer("users", users)
-    return Assumptions(
-        users=users,
-        clusters=clusters,
-        items=items,
-        gamma=gamma,
-        lambda_x=lambda_x,
-        sigma=sigma,
-        p_min=1 / users,
-        p_max=1 / users,
-    )
-
-
 def compute_lambda_tilde(lambda_x: float, sigma: float, items: int) -> float:
     """Integrate (1 - exp(-(lambda_x - x)^2 / (2 sigma^2)))^I from 0 to lambda_x, by Gauss-Legendre.
 
@@ -248,11 +223,10 @@ def compute_guarantee(
 ) -> Guarantee:
     """Compute all terms of Theorem 1; ``problem`` has |U|, d, K and T.
 
-    >>> from fedcascade.learning.theory import assume_uniform
     >>> sizes = ProblemSize(users=4, dimension=5, list_length=2, rounds=10_000)
-    >>> assumptions = assume_uniform(users=4, clusters=2, items=10, lambda_x=0.1, sigma=0.01)
+    >>> world = Assumptions(users=4, clusters=2, items=10, gamma=1.0, lambda_x=0.1, sigma=0.01, p_min=0.25, p_max=0.25)
     >>> for source in ("paper", "derived"):
-    ...     bound = compute_guarantee(sizes, assumptions, Settings(), source)
+    ...     bound = compute_guarantee(sizes, world, Settings(), source)
     ...     print(round(bound.lambda_tilde, 4), round(bound.exchanges))
     0.0763 522
     0.0763 577

@@ -224,9 +224,9 @@ def compute_guarantee(
     """Compute all terms of Theorem 1; ``problem`` has |U|, d, K and T.
 
     >>> sizes = ProblemSize(users=4, dimension=5, list_length=2, rounds=10_000)
-    >>> world = Assumptions(users=4, clusters=2, items=10, gamma=1.0, lambda_x=0.1, sigma=0.01, p_min=0.25, p_max=0.25)
+    >>> assumed = Assumptions(users=4, clusters=2, items=10, gamma=1.0, lambda_x=0.1, sigma=0.01, p_min=0.25, p_max=0.25)
     >>> for source in ("paper", "derived"):
-    ...     bound = compute_guarantee(sizes, world, Settings(), source)
+    ...     bound = compute_guarantee(sizes, assumed, Settings(), source)
     ...     print(round(bound.lambda_tilde, 4), round(bound.exchanges))
     0.0763 522
     0.0763 577

@@ -311,7 +311,6 @@ class Ranker:
 
 
 def _build_table(items: Mapping[str, Any], dimension: int) -> ItemTable:
-    """Build the item table of a file."""
     names, features, has_numbers = tuple(items["names"]), items["features"], items.get("has_numbers", False) is True
     fits = features.shape == (len(set(names)), dimension) and features.dtype == np.float32
     require(fits, f"items must be {len(names)} different names with {dimension} features each")

@@ -176,7 +176,7 @@ def test_newcomers_begin_with_what_the_server_knows_and_play_as_in_the_library(t
                 SwarmOptions(rounds=rounds, checkpoints=1, lockstep=True),
                 operator=running.operator,
                 transport=Borrowed(running.transport),
-                on_ready=lambda agents: welcomed.append(sum(agent.has_prior for agent in agents)),
+                on_ready=lambda agents: welcomed.append(sum(agent.memory.has_prior for agent in agents)),
                 oracle=TopK(length=3),
             )
 

@@ -14,13 +14,13 @@ from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.theory import (
     Assumptions,
     Settings,
-    assume_uniform,
     compute_guarantee,
     compute_lambda_tilde,
 )
 
 SIZES = ProblemSize(users=40, dimension=20, list_length=4, rounds=1_000_000)
-WORLD = assume_uniform(users=40, clusters=10, items=200, gamma=0.5, lambda_x=0.05, sigma=0.005)
+SHARES = {"p_min": 1 / 40, "p_max": 1 / 40}
+WORLD = Assumptions(users=40, clusters=10, items=200, gamma=0.5, lambda_x=0.05, sigma=0.005, **SHARES)
 
 
 @pytest.mark.parametrize("lambda_x", [1.0, 0.026, 1e-4])
@@ -123,7 +123,7 @@ def test_after_our_t_1_hardly_anybody_is_silent(p_min: float, separated: float) 
 
 def test_failures_count_once_the_partition_is_there() -> None:
     small = ProblemSize(users=2, dimension=2, list_length=1, rounds=10**12)
-    world = assume_uniform(users=2, clusters=1, items=1, lambda_x=0.5, sigma=0.001)
+    world = Assumptions(users=2, clusters=1, items=1, gamma=1.0, lambda_x=0.5, sigma=0.001, p_min=0.5, p_max=0.5)
     found = compute_guarantee(small, world, Settings(), "paper")
     delta = 4 / 10**12
     left = 10**12 - found.T_0 - found.T_1

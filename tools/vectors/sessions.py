@@ -190,7 +190,7 @@ class Session:
         message = wire.PriorMessage(**pack_download(known, rounds=int(self.draws.integers(1, 10**6)), agents=9))
         enrolment = msgspec.structs.replace(self.state.enrolment, prior=message)
         self._enrol(enrolment)
-        self.record("prior", body=msgspec.msgpack.encode(enrolment).hex(), has_prior=agent.has_prior)
+        self.record("prior", body=msgspec.msgpack.encode(enrolment).hex(), has_prior=agent.memory.has_prior)
 
     def _enrol(self, enrolment: wire.EnrolmentAnswer, *, new_key: bool = False) -> None:
         entries: dict[str, bytes | None] = {ENROLMENT: msgspec.json.encode(enrolment)}

@@ -121,7 +121,6 @@ def _require_owner(name: str, policies: Sequence[Policy]) -> None:
 
 
 def _set_constants(policy: Policy, texts: Mapping[str, str]) -> Policy:
-    """Return the policy with the given constants that it has."""
     if texts.get("beta") == "theory":
         texts = {name: text for name, text in texts.items() if name != "beta"}
     own = policy.constants()

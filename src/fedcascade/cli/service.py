@@ -261,7 +261,7 @@ def swarm(
             transport=HttpTransport(url),
             oracle=oracle,
             after_round=finish_round,
-            on_ready=lambda agents: primed.append(sum(agent.has_prior for agent in agents)),
+            on_ready=lambda agents: primed.append(sum(agent.memory.has_prior for agent in agents)),
         )
     if any(primed):
         print_line(f"{primed[0]} of {environment.users} agents started from the server's prior")

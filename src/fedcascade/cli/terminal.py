@@ -213,7 +213,6 @@ def make_constants_table(policies: Sequence["Policy"]) -> Table:
 
 
 def _group_constants(policies: Sequence["Policy"]) -> dict[str, list[tuple["Policy", "ConstantDescription"]]]:
-    """Return the policies that have a constant, each with its description, by the constant's name."""
     groups: dict[str, list[tuple[Policy, ConstantDescription]]] = {}
     for policy in policies:
         for entry in policy.describe_constants():

@@ -1,5 +1,6 @@
 """``fedcascade theory``: the bounds of Theorem 1 as numbers, by the paper and by our derivation."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -91,20 +92,19 @@ def theory(
 def _assume_sizes(options: EnvironmentOptions, known: Mapping[str, float]) -> "Assumptions":
     """Return the assumptions of the theorem for an environment of these sizes."""
     from fedcascade.environments.clustered import compute_arrival_steps, compute_arrival_weights
-    from fedcascade.learning.theory import Assumptions, assume_uniform
+    from fedcascade.learning.theory import Assumptions
 
     sizes = ("users", "clusters", "dimension", "items", "arrivals")
     others = options.list_given(name for name in vars(options) if name not in sizes)
     require(not others, f"theory takes only the sizes of an environment, not {', '.join(others)}")
     clusters, items, users, d = options.clusters, options.items, options.users, options.dimension
-    assumed = assume_uniform(
-        users=users,
-        clusters=clusters if isinstance(clusters, int) else len(clusters),
-        items=items if isinstance(items, int) else items[1],
-        **{"lambda_x": 1 / (2 * (d - 1))} | dict(known),
-    )
+    most = items if isinstance(items, int) else items[1]
     shares = np.diff(compute_arrival_steps(compute_arrival_weights(users, options.arrivals)), prepend=0.0, append=1.0)
-    return Assumptions(**asdict(assumed) | {"p_min": float(shares.min()), "p_max": float(shares.max())})
+    assumed = {"gamma": 1.0, "lambda_x": 1 / (2 * (d - 1))} | dict(known)
+    assumed = {"sigma": assumed["lambda_x"] / math.sqrt(8 * math.log(4 * most))} | assumed
+    count = clusters if isinstance(clusters, int) else len(clusters)
+    chances = {"p_min": float(shares.min()), "p_max": float(shares.max())}
+    return Assumptions(users=users, clusters=count, items=most, **assumed, **chances)
 
 
 def list_terms(bound: "Guarantee") -> dict[str, float]:

@@ -119,7 +119,6 @@ def _check_rows(path: Path, table: pl.DataFrame, locate: Callable[[int], str]) -
 
 
 def _number_by_appearance(names: pl.Series) -> NDArray[np.int64]:
-    """Number names in order of appearance."""
     seen = names.unique(maintain_order=True).to_frame("name").with_row_index("number")
     numbers = names.to_frame("name").join(seen, on="name", how="left", maintain_order="left")["number"]
     return numbers.to_numpy().astype(np.int64)
@@ -199,7 +198,6 @@ def _detect_columns(file: BinaryIO, columns: Columns | None, path: Path) -> Colu
 
 
 def _read_chunks(file: BinaryIO, path: Path) -> Iterator[bytes]:
-    """Yield chunks of whole lines."""
     while chunk := file.read(CHUNK):
         rest = file.readline(LONGEST_LINE)
         require(len(rest) < LONGEST_LINE, f"{path} has a line longer than {LONGEST_LINE:,} bytes: not JSON lines")

@@ -104,7 +104,6 @@ class Companion:
 
     @property
     def labels(self) -> NDArray[np.int64]:
-        """The group of each user."""
         return self._server.groups.labels[: self._environment.users]
 
 
@@ -227,7 +226,6 @@ class Demo:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the users."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()

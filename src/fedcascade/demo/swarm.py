@@ -124,7 +124,6 @@ def _play_round(
     *,
     lockstep: bool,
 ) -> None:
-    """Play and record a round; in lockstep, wait for the answer to an upload."""
     user = environment.arrival(t)
     outcome = play_round(environment, oracle, t, user, agents[user].recommend, agents[user].feedback)
     if (upload := outcome.upload) is not None:

@@ -109,7 +109,6 @@ class EventHistory:
         return np.argsort(streams.uniforms(self._seed, streams.CLUSTER, which, self._tastes.clusters.size))
 
     def _select_in_clusters(self, share: float) -> Flags:
-        """Select a share of the users of each cluster."""
         clusters, order = self._tastes.clusters, self._draw_order(CHANGING)
         selected = np.zeros(clusters.size, np.bool_)
         for cluster in np.unique(clusters):
@@ -146,7 +145,6 @@ class EventHistory:
         return self._moments[key]
 
     def _build_thetas(self, progress: float, attack: Attack | None) -> tuple[Thetas, Labels]:
-        """Return the theta and cluster of each user."""
         clusters, centres, others, lifted = self._tastes
         thetas, labels = centres[clusters], clusters.copy()
         changing, poisoning = self._changing, self._poisoning

@@ -19,7 +19,7 @@ from fedcascade.checks import (
     split_assignments,
     whole_numbers,
 )
-from fedcascade.constants import check_constants, constant
+from fedcascade.constants import Checked, check_constants, constant
 
 Destination = Literal["new", "existing"]
 Attack = Literal["inverted", "promoted", "near"]
@@ -35,35 +35,33 @@ Preset = Literal["catalogue", "paper"]
 
 STEPS = 64  # steps of a gradual change
 NO_ROUND = 2**62  # larger than the last round of any run
+COUNT = whole_numbers(1)
+
+
+def _choices(literal: Any) -> Range:
+    return one_of(*get_args(literal))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
-    """A change of theta for a share of each cluster; abrupt unless ``until`` or ``every`` is given.
+class Change(Checked):
+    """A change of theta for a share of each cluster; abrupt unless ``until`` or ``every`` is given."""
 
-    Args:
-        at: first round of the change.
-        share: share of the users of each cluster.
-        to: "new": a theta that no user had before; "existing": that of the next cluster.
-        until: last round of a gradual change.
-        every: period of a recurring change, in rounds: users alternate between both thetas.
-    """
-
-    at: int
-    share: float = 0.5
-    to: Destination = "new"
-    until: int | None = None
-    every: int | None = None
+    at: int = constant(meaning="first round of the change", range=COUNT)
+    share: float = constant(0.5, meaning="share of the users of each cluster", range=SHARE)
+    to: Destination = constant(
+        "new",
+        meaning="new: a theta that no user had; existing: that of the next cluster",
+        range=_choices(Destination),
+    )
+    until: int | None = constant(None, meaning="last round of a gradual change", range=COUNT)
+    every: int | None = constant(
+        None, meaning="period of a recurring change, in rounds: users alternate between both thetas", range=COUNT
+    )
 
     def __post_init__(self) -> None:
-        require_integer("change: at", self.at)
-        SHARE.check("change: share", self.share)
-        require_known("destination of a change", self.to, get_args(Destination))
+        super().__post_init__()
         require(self.until is None or self.every is None, "a change is gradual (until) or recurring (every), not both")
-        if self.until is not None:
-            require_integer("change: until", self.until, self.at + 1)
-        if self.every is not None:
-            require_integer("change: every", self.every)
+        require(self.until is None or self.until > self.at, f"until must be a round after {self.at}, got {self.until}")
 
     def measure_progress(self, round_: int) -> float:
         """Return the progress of the change in a round, from 0 to 1.
@@ -94,44 +92,30 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Poisoning:
-    """Users that click according to a false theta. Their regret is not counted.
+class Poisoning(Checked):
+    """Users that click according to a false theta. Their regret is not counted."""
 
-    Args:
-        share: share of all users.
-        attack: the false theta. "inverted": the opposite of the user's own; "promoted": one that no honest user has,
-            the same for all; "near": one close to the first cluster, the same for all.
-        since: first round of the attack; before it these users are honest.
-    """
-
-    share: float
-    attack: Attack = "inverted"
-    since: int = 1
-
-    def __post_init__(self) -> None:
-        PROBABILITY.check("poisoning: share", self.share)
-        require_known("attack", self.attack, get_args(Attack))
-        require_integer("poisoning: since", self.since)
+    share: float = constant(meaning="share of all users", range=PROBABILITY)
+    attack: Attack = constant(
+        "inverted",
+        meaning="inverted: the opposite of the user's own theta; promoted: one that no honest user has, the same for "
+        "all; near: one close to the first cluster, the same for all",
+        range=_choices(Attack),
+    )
+    since: int = constant(1, meaning="first round of the attack; before it these users are honest", range=COUNT)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Turnover:
-    """Users that join late, or leave, one after another between two rounds.
+class Turnover(Checked):
+    """Users that join late, or leave, one after another between two rounds."""
 
-    Args:
-        share: share of all users.
-        since: the first of them joins or leaves after this round.
-        until: the last of them joins or leaves in this round.
-    """
-
-    share: float
-    since: int = 1
-    until: int
+    share: float = constant(meaning="share of all users", range=PROBABILITY)
+    since: int = constant(1, meaning="the first of them joins or leaves after this round", range=COUNT)
+    until: int = constant(meaning="the last of them joins or leaves in this round", range=COUNT)
 
     def __post_init__(self) -> None:
-        PROBABILITY.check("turnover: share", self.share)
-        require_integer("turnover: since", self.since)
-        require_integer("turnover: until", self.until, self.since + 1)
+        super().__post_init__()
+        require(self.until > self.since, f"until must be a round after {self.since}, got {self.until}")
 
 
 def read_event(name: str, kind: Any, text: str) -> Any:
@@ -163,10 +147,6 @@ def _events(kind: type) -> Range:
     return _EventRange(f"a {kind.__name__}", lambda value: isinstance(value, kind), kind=kind)
 
 
-def _choices(literal: Any) -> Range:
-    return one_of(*get_args(literal))
-
-
 def _is_sequence(value: object, contains: Range, least: int = 1) -> bool:
     return isinstance(value, tuple | list) and len(value) >= least and all(map(contains.contains, value))
 
@@ -187,7 +167,6 @@ def _read_arrivals(text: str) -> tuple[float, ...] | str:
 
 
 NAMED_ARRIVALS = ("uniform", "zipf")
-COUNT = whole_numbers(1)
 CLUSTERS = Range(
     "a whole number >= 1 or the size of each",
     lambda value: COUNT.contains(value) or _is_sequence(value, COUNT),

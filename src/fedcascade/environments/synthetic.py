@@ -100,7 +100,6 @@ def _draw_directions(options: SyntheticOptions, clusters: int, free: int, seed: 
 
 
 def _draw_rows(count: int, size: int, seed: int, which: int = 0) -> NDArray[np.float64]:
-    """Draw rows of standard normals."""
     return np.ascontiguousarray(streams.draw_normals(seed, streams.THETA, which, (size, count)).T)
 
 

@@ -35,7 +35,6 @@ class Evidence(NamedTuple):
 
     @property
     def list_rewards(self) -> Values:
-        """Reward of each list."""
         return np.asarray(self.rewards.sum(axis=1))
 
     @property

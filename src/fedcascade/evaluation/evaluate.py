@@ -176,7 +176,6 @@ class Totals:
         self.accepted = self.lists = 0
 
     def add(self, users: NDArray[np.int64], evidence: Evidence) -> None:
-        """Add the lists of a batch to the sums of their users."""
         most = max(len(self.numerators), int(users.max()) + 1)
         more = most - len(self.numerators)
         self.numerators, self.denominators = (np.pad(part, ((0, more), (0, 0))) for part in self.parts)
@@ -196,7 +195,6 @@ class Totals:
         return self.numerators, self.denominators
 
     def count_effective(self, estimator: str) -> float:
-        """Return the effective number of lists of an estimator."""
         share = self.weight**2 / self.square if self.square else 0.0
         logged = dict.fromkeys((AVERAGE, CLICKED), float(self.lists))
         return (logged | {"replay": float(self.accepted), "dm": math.nan}).get(estimator, share)

@@ -35,7 +35,6 @@ def find_policy(name: str, source: str = "") -> Policy:
 
 @cache
 def _load_module(place: str) -> ModuleType:
-    """Import a module by its name or by the path of its file."""
     try:
         if not place.endswith(".py"):
             return importlib.import_module(place)

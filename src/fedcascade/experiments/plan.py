@@ -44,7 +44,6 @@ class EnvironmentSpec(Struct, frozen=True):
         return msgspec.convert(self.options, OPTIONS[self.kind])
 
     def build(self, seed: int) -> Environment:
-        """Build the environment of one run."""
         if self.kind not in OPTIONS:
             environment: Environment = get_plugin("environment", self.kind).build(**self.options, seed=seed)
             return environment

@@ -184,7 +184,6 @@ class _PlanReader:
         return Plan(**settings, environments=tuple(each for _, each in located), policies=tuple(policies))
 
     def list_tables(self, tables: dict[str, Any], name: str) -> list[tuple[KeyPath, dict[str, Any]]]:
-        """Return the tables of an array, each with its path."""
         array = tables.get(name)
         is_good = isinstance(array, list) and array and all(isinstance(table, dict) for table in array)
         self.check(bool(is_good), f"expected at least one [[{name}]] table", (name,))
@@ -356,6 +355,5 @@ def _add_suffix(name: str, point: Mapping[str, Any]) -> str:
 
 
 def _select_known(grid: Mapping[str, list[Value]], policy: Policy) -> dict[str, list[Value]]:
-    """Return the constants of a grid that a policy has."""
     names = to_plain_names(policy.constants())
     return {name: values for name, values in grid.items() if name in names}

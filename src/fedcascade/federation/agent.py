@@ -166,7 +166,6 @@ def correct(policy: Policy, state: LocalState, difference: Statistics, round_: i
 
 
 def _add_list(policy: Policy, state: LocalState, shown: ShownList, click: Click) -> LocalState:
-    """Add a list to the buffer."""
     if state.first is not None:
         seen = click if isinstance(click, Examination) else follow_cascade(len(shown.items), click)
         state = state._replace(first=state.first.observe(shown.features[:1], _keep_first(seen)))

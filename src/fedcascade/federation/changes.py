@@ -115,7 +115,6 @@ def _open_block(own: OwnData) -> int:
 
 @jit_inline
 def _merge_blocks(own: OwnData, place: int) -> None:
-    """Merge the block at ``place`` with the next one."""
     add_row(own.blocks[place], own.blocks[place + 1])
     own.levels[place] += 1
     for i in range(place + 1, own.used[0] - 1):

@@ -10,64 +10,38 @@ from typing import Literal
 
 import numpy as np
 
-from fedcascade.checks import POSITIVE, require, require_integer
+from fedcascade.checks import POSITIVE, require, require_integer, whole_numbers
+from fedcascade.constants import Checked, constant
 from fedcascade.learning.confidence import ProblemSize, Theory
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 
 PANELS, NODES = 64, 16
 LARGEST_EXPONENT = 700.0
+COUNT = whole_numbers(1)
 Protocol = Literal["auxiliary", "force-comm"]  # exchanges besides those by determinant: random or forced
 Source = Literal["paper", "derived"]  # the paper's formulas, or ours where they differ
 
 
 @dataclass(frozen=True, kw_only=True)
-class Assumptions:
+class Assumptions(Checked):
     """The assumptions of the theorem about an environment."""
 
-    users: int
-    clusters: int  # J
-    items: int  # I, the maximum number of items on offer
-    gamma: float  # least distance between the thetas of two clusters (Assumption 1)
-    lambda_x: float  # smallest eigenvalue of E[x x^T] (Assumption 3)
-    sigma: float  # sub-Gaussian parameter of (theta . x)^2 (Assumption 3)
-    p_min: float  # least arrival probability of a user (Assumption 2: 1/|U|)
-    p_max: float  # largest arrival probability of a user (Assumption 2: 1/|U|)
+    users: int = constant(meaning="number of users", range=COUNT)
+    clusters: int = constant(meaning="J", range=COUNT)
+    items: int = constant(meaning="I, the maximum number of items on offer", range=COUNT)
+    gamma: float = constant(meaning="least distance between the thetas of two clusters (Assumption 1)", range=POSITIVE)
+    lambda_x: float = constant(meaning="smallest eigenvalue of E[x x^T] (Assumption 3)", range=POSITIVE)
+    sigma: float = constant(meaning="sub-Gaussian parameter of (theta . x)^2 (Assumption 3)", range=POSITIVE)
+    p_min: float = constant(meaning="least arrival probability of a user (Assumption 2: 1/|U|)", range=POSITIVE)
+    p_max: float = constant(meaning="largest arrival probability of a user (Assumption 2: 1/|U|)")
 
     def __post_init__(self) -> None:
-        for name in ("users", "clusters", "items"):
-            require_integer(name, getattr(self, name))
-        for name in ("gamma", "lambda_x", "sigma", "p_min"):
-            POSITIVE.check(name, getattr(self, name))
+        super().__post_init__()
         require(self.clusters <= self.users, f"clusters must be <= users ({self.users}), got {self.clusters}")
         slack = 1.0 + 1e-9  # for rounding
         fits = self.p_min * self.users <= slack and self.p_max * self.users * slack >= 1.0 and self.p_max <= slack
         require(fits, f"p_min must be <= 1/users <= p_max <= 1, got {self.p_min:.4g} and {self.p_max:.4g}")
-
-
-def assume_uniform(
-    *, users: int, clusters: int, items: int, gamma: float = 1.0, lambda_x: float, sigma: float | None = None
-) -> Assumptions:
-    """Assume uniform arrivals and, by default, the ``sigma`` of earlier work.
-
-    >>> assumptions = assume_uniform(users=4, clusters=2, items=10, lambda_x=0.1)
-    >>> assumptions.p_min, round(assumptions.sigma, 4)
-    (0.25, 0.0184)
-    """
-    if sigma is None:
-        require_integer("items", items)
-        sigma = lambda_x / math.sqrt(8 * math.log(4 * items))
-    require_integer("users", users)
-    return Assumptions(
-        users=users,
-        clusters=clusters,
-        items=items,
-        gamma=gamma,
-        lambda_x=lambda_x,
-        sigma=sigma,
-        p_min=1 / users,
-        p_max=1 / users,
-    )
 
 
 def compute_lambda_tilde(lambda_x: float, sigma: float, items: int) -> float:
@@ -234,17 +208,14 @@ class Guarantee:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(Checked):
     """The constants of the policy in the theorem."""
 
     protocol: Protocol = "auxiliary"
     lambda_: float = 4.0  # regulariser
     alpha_c: float = 1.0  # an agent uploads when its determinant has grown by this factor plus one
-    p_scale: float = 3.0  # random exchanges have probability p_scale ln(t) / t
+    p_scale: float = constant(3.0, meaning="scale of the random exchanges, p_scale ln(t) / t", range=POSITIVE)
     noise: float = 0.5  # R of Lemma 1
-
-    def __post_init__(self) -> None:
-        POSITIVE.check("p_scale", self.p_scale)
 
 
 def compute_guarantee(
@@ -252,11 +223,10 @@ def compute_guarantee(
 ) -> Guarantee:
     """Compute all terms of Theorem 1; ``problem`` has |U|, d, K and T.
 
-    >>> from fedcascade.learning.theory import assume_uniform
     >>> sizes = ProblemSize(users=4, dimension=5, list_length=2, rounds=10_000)
-    >>> assumptions = assume_uniform(users=4, clusters=2, items=10, lambda_x=0.1, sigma=0.01)
+    >>> assumed = Assumptions(users=4, clusters=2, items=10, gamma=1.0, lambda_x=0.1, sigma=0.01, p_min=0.25, p_max=0.25)
     >>> for source in ("paper", "derived"):
-    ...     bound = compute_guarantee(sizes, assumptions, Settings(), source)
+    ...     bound = compute_guarantee(sizes, assumed, Settings(), source)
     ...     print(round(bound.lambda_tilde, 4), round(bound.exchanges))
     0.0763 522
     0.0763 577

@@ -105,15 +105,15 @@ def test_a_newcomer_decides_with_what_is_known_of_anybody_also_after_a_restart(
     token, path = running.operator.create_tokens()[0], str(tmp_path / "agent.db")
     with connect("", store=path, token=token, policy=TALKATIVE, min_observations=0,
                  transport=CuttableTransport(running)) as agent:  # fmt: skip
-        assert agent.has_prior
+        assert agent.memory.has_prior
         assert_same(get_prior(agent), get_told(running))
         assert agent.recommend(np.eye(D), 2).items.tolist() != [2]
         assert agent.estimate[:2].min() > agent.estimate[2]
     with connect("", store=path, policy=TALKATIVE, min_observations=0, transport=CuttableTransport(running)) as agent:
-        assert agent.has_prior
+        assert agent.memory.has_prior
         agent.feedback(agent.recommend(np.eye(D), 1), 0)
         assert agent.flush(20), agent.trouble
-        assert not agent.has_prior  # its own data are in the answer now
+        assert not agent.memory.has_prior  # its own data are in the answer now
         assert agent.memory.state.local.download.statistics.rounds >= 1
 
 
@@ -142,7 +142,7 @@ def test_a_welcome_whose_reply_was_lost_comes_again(running: RunningService, tmp
     with pytest.raises(ConnectionError):
         connect("", store=path, token=token, transport=transport)
     with connect("", store=path, transport=transport) as agent:
-        assert agent.has_prior
+        assert agent.memory.has_prior
         assert running.operator.fetch_overview().enrolled == 7
 
 
@@ -152,7 +152,7 @@ def test_a_process_that_dies_after_enrolment_has_kept_the_welcome(running: Runni
         # And then nothing more happens in this process.
         welcome = ServerLink(CuttableTransport(running)).enrol(pool.get("").memory)
     with connect("", store=path, transport=CuttableTransport(running)) as agent:
-        assert (agent.has_prior, agent.id) == (True, welcome.agent)
+        assert (agent.memory.has_prior, agent.id) == (True, welcome.agent)
 
 
 def test_an_agent_with_answers_keeps_them_when_it_enrols_anew(running: RunningService, tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_older_agents_are_sent_nothing_that_they_do_not_know_and_older_servers_a
     older = OlderTransport(running)
     assert enrol_agent(older, first, SigningKey.generate()).prior is msgspec.UNSET
     with connect("", store=str(tmp_path / "agent.db"), token=second, transport=older) as agent:
-        assert not agent.has_prior
+        assert not agent.memory.has_prior
         assert not agent.estimate.any()
 
 
@@ -215,16 +215,16 @@ def test_agents_of_a_pool_begin_with_what_the_last_one_of_them_was_told(
     transport, path = CuttableTransport(running), str(tmp_path / "agents.db")
     with AgentPool("", store=path, tokens=running.operator.create_tokens(2), transport=transport) as pool:
         early = pool.get("early")
-        assert not early.has_prior  # nobody of the pool has enrolled
-        assert pool.enrol("first").has_prior
+        assert not early.memory.has_prior  # nobody of the pool has enrolled
+        assert pool.enrol("first").memory.has_prior
     transport.up = False
     with AgentPool("", store=path, transport=transport) as pool:
         visitor = pool.get("visitor")
-        assert (visitor.has_prior, visitor.id) == (True, 0)
+        assert (visitor.memory.has_prior, visitor.id) == (True, 0)
         assert_same(get_prior(visitor), get_told(running))
-        assert pool.get("early").has_prior
+        assert pool.get("early").memory.has_prior
         pool._link.terms = msgspec.structs.replace(visitor.memory.state.enrolment.terms, terms_id="others")
-        assert not pool.get("other").has_prior
+        assert not pool.get("other").memory.has_prior
 
 
 def test_what_nobody_can_decide_with_is_left_out(running: RunningService, tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_what_nobody_can_decide_with_is_left_out(running: RunningService, tmp_pa
         token = running.operator.create_tokens()[0]
         with connect("", store=str(tmp_path / f"{number}.db"), token=token,
                      transport=BrokenTransport(running)) as agent:  # fmt: skip
-            assert not agent.has_prior
+            assert not agent.memory.has_prior
             assert agent.recommend(np.eye(D), 1).items.size == 1
 
 
@@ -270,7 +270,7 @@ def test_an_agent_goes_on_with_its_own_data_where_a_ridge_makes_nothing_of_the_l
         )  # fmt: skip
         follow(4.0)
         agent.memory.update(lambda state: (take_prior(agent.memory.policy, state, prior), None))
-        assert agent.has_prior
+        assert agent.memory.has_prior
         follow(1.0)
-        assert not agent.has_prior
+        assert not agent.memory.has_prior
         assert agent.recommend(np.eye(D), 1).items.size == 1

@@ -134,7 +134,6 @@ class BrokenRule(NamedTuple):
     value: object = None
 
     def describe(self) -> str:
-        """Describe the rule and the value that breaks it."""
         text = str(self.value)
         shown = text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."
         return f"column {self.column}: {self.words}, got {shown}"

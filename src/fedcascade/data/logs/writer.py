@@ -49,7 +49,6 @@ class LogWriter:
                 part.unlink(missing_ok=True)
 
     def write(self, batch: ClickLog) -> None:
-        """Append a batch."""
         part = self.path.with_name(f".{self.path.name}.{len(self._parts)}.part")
         self._parts.append(part)
         to_frame(batch, users=self._users, items=self._items).write_parquet(part)

@@ -64,7 +64,6 @@ def write_report(results: Results) -> Path:
 
 
 def _render_comparisons(results: Results) -> list[Html]:
-    """Render the table of comparisons, if a plan has any."""
     lines = [comparison.format() for comparison in compare_policies(results)]
     caption = "Ratios of two means; runs are compared seed by seed."
     table = html.render_table(HEADER, lines, numbers=(3, 4), caption=caption)

@@ -178,5 +178,4 @@ class PhasePartition(Partition):
 
 
 def _compute_widths(rounds: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the confidence width F of each number of rounds."""
     return np.array([compute_confidence_width(int(count)) for count in rounds])

@@ -137,7 +137,6 @@ class AgentDatabase:
                 run("INSERT INTO pool_token (value) VALUES (?) ON CONFLICT DO NOTHING", token)
 
     def get_shared(self, name: str) -> bytes | None:
-        """Return an entry that all agents share."""
         with self.transaction() as run:
             rows = run("SELECT value FROM pool_entry WHERE agent = ? AND name = ?", SHARED, name)
         return unseal(self.title, SHARED, name, bytes(rows[0][0])) if rows else None

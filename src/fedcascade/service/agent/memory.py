@@ -88,9 +88,16 @@ class LocalMemory:
 
     @property
     def title(self) -> str:
-        """The agent's name in messages."""
         number = f"agent {self.state.enrolment.agent}"
         return f"user '{self.name}' ({number})" if self.name else number
+
+    @property
+    def has_prior(self) -> bool:
+        """True from enrolment to the first answer, if the server sent a prior."""
+        local = self.state.local
+        known, has_trust = local.download.statistics, self.policy.trust is not None
+        others = local.own.others_gram if has_trust and local.own is not None else known.gram
+        return known.count == 0 and bool(others.any())
 
     @property
     def run(self) -> Run:
@@ -168,7 +175,6 @@ class LocalMemory:
                     self._run, self.puts = None, {}
 
     def _lock_row(self, *, is_fenced: bool) -> int:
-        """Lock the agent's row, and return its version."""
         rows = self.run(f"SELECT version, lease FROM pool_agent WHERE number = ?{self.database.lock_row}", self.number)
         self.has_left = self.has_left or not rows
         require(not self.has_left, GONE)

@@ -313,14 +313,6 @@ class SavedAgent:
         return self.memory.state.local.buffer.count
 
     @property
-    def has_prior(self) -> bool:
-        """True from enrolment to the first answer, if the server sent a prior."""
-        local = self.memory.state.local
-        known, has_trust = local.download.statistics, self.memory.policy.trust is not None
-        others = local.own.others_gram if has_trust and local.own is not None else known.gram
-        return known.count == 0 and bool(others.any())
-
-    @property
     def privacy(self) -> PrivacyBudget | None:
         """The privacy that uploads have spent; None if they are not private."""
         mechanism = self.memory.policy.privacy
@@ -389,7 +381,6 @@ def read_positions(
 
 
 def _read_all(name: str, given: Positions) -> list[int]:
-    """Return one integer or several as a list."""
     if given is None:
         return []
     is_several = isinstance(given, Iterable) and getattr(given, "ndim", 1) > 0 and not isinstance(given, str | bytes)

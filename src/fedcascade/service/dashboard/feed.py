@@ -248,7 +248,6 @@ class Dashboard:
         self._started = service.clock.read_milliseconds()
 
     def describe_health(self) -> Plain:
-        """Describe the health of the server and the progress of the demo."""
         writer, state = self.service.writer, self.service.writer.state
         return {
             "healthy": writer.healthy,

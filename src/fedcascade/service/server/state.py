@@ -211,7 +211,6 @@ class ServerState:
             self._fill_place(place)
 
     def _fill_place(self, gone: int) -> None:
-        """Note that the agent with the last place has moved to ``gone``."""
         last = self.agents.size - 1
         moved, self.agents = int(self.agents[last]), drop_row(self.agents, gone)
         self.vacated.append((gone, last))

@@ -87,7 +87,6 @@ class SqliteStore(SqlStore):
             self.run(f"CREATE TRIGGER {copy}_{event} AFTER {event} ON {table} BEGIN {work} END")
 
     def check_pages(self) -> None:
-        """Check the pages, and compare rows with their copies."""
         finding = self.fetch_row("PRAGMA integrity_check(1)")[0]
         if finding != "ok":
             raise DamagedStore(" ".join(finding.split()))

@@ -256,7 +256,6 @@ class PopulationPartition(Partition):
         measure_groups(self.group, self.base, self.work)
 
     def _fit_population(self) -> None:
-        """Refit mean and covariance of the population, and the variance of a click."""
         d = self.mean.size
         # After a deletion, nothing of the deleted agent may enter the fit.
         start = (self.mean, self.covariance) if self.next_fit else (np.zeros(d), np.eye(d) / d)

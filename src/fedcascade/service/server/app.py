@@ -26,6 +26,7 @@ from fedcascade.service.store.chain import DamagedStore
 from fedcascade.service.store.contract import OPERATOR, AgentPage, AgentState, Store, explain_failures
 
 PROBES: list[Literal["GET", "HEAD"]] = ["GET", "HEAD"]  # some load balancers send HEAD
+HEALTH = ["/healthz", "/readyz"]
 OK = b"ok\n"
 MOST_LISTED = 1_000  # agents in one answer
 Kind = TypeVar("Kind", bound=msgspec.Struct)
@@ -226,19 +227,14 @@ async def show_overview(request: HttpRequest) -> Response[bytes]:
     return encode_reply(await service.writer.run(operations.read_overview), request)
 
 
-@route("/healthz", http_method=PROBES)
-async def check_health(request: HttpRequest) -> Response[bytes]:
-    """Check that the writer makes progress: a liveness probe."""
-    trouble = get_service(request).writer.find_trouble()
-    if trouble is not None:
-        raise Refused(503, "stuck", trouble, retry_after=10.0)
-    return Response(OK, media_type="text/plain")
-
-
-@route("/readyz", http_method=PROBES)
-async def check_readiness(request: HttpRequest) -> Response[bytes]:
-    """Check that the store accepts writes of the size of an upload: a readiness probe."""
-    await get_service(request).readiness.check()
+@route(HEALTH, http_method=PROBES)
+async def check_service(request: HttpRequest) -> Response[bytes]:
+    """Check that writers make progress; at ``/readyz`` also that stores accept writes of the size of an upload."""
+    state = request.app.state
+    for service in state.get("tenants", {"": state.service}).values():
+        service.writer.require_progress()
+        if request.scope["path"] == "/readyz":
+            await service.readiness.check()
     return Response(OK, media_type="text/plain")
 
 
@@ -282,8 +278,7 @@ ENDPOINTS = (
     pause,
     count_arms,
     replace_operator_token,
-    check_health,
-    check_readiness,
+    check_service,
     show_metrics,
     show_schema,
 )

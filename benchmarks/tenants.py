@@ -1,6 +1,7 @@
-"""Latency of a quiet tenant while another one is flooded: ``python benchmarks/tenants.py``.
+"""Latency of a quiet tenant while another one is flooded: ``python benchmarks/tenants.py 15``, the number of turns.
 
-The flood needs processor time of its own, so it is compared with the same flood at a server in another process.
+The flood needs processor time of its own, so it is compared with the same flood at a server in another process. It
+consists of exchanges, or with ``python benchmarks/tenants.py 15 pages`` of requests for terms, page, metrics and agent.
 """
 
 import os
@@ -23,6 +24,7 @@ FLOODERS, SECONDS, PAUSE = 24, 6.0, 0.01
 FLOOD = """
 import sys, threading, time
 sys.path.insert(0, sys.argv[4])
+PAGES = ("/v1/terms", "/", "/metrics", "/agent/index.js")
 from nacl.signing import SigningKey
 from fedcascade.service.agent import client
 from fedcascade.service.agent.transport import HttpTransport
@@ -34,7 +36,10 @@ def flood(token):
     sequence = 0
     while True:
         sequence += 1
-        agent.exchange(build_unit_upload(sequence, sequence % 3, 3))
+        if sys.argv[5] == "pages":
+            transport.send("GET", PAGES[sequence % 4], b"", {})
+        else:
+            agent.exchange(build_unit_upload(sequence, sequence % 3, 3))
         counts[token] = sequence
 counts = {}
 operator = client.OperatorClient(HttpTransport(sys.argv[1]), sys.argv[2])
@@ -50,9 +55,10 @@ print((sum(counts.values()) - before) / (time.monotonic() - began))
 
 @contextmanager
 def flood(server: TenantServer) -> Iterator[list[float]]:
-    """Flood the tenant ``home`` from another process; the list gets the exchanges per second."""
+    """Flood the tenant ``home`` from another process; the list gets the requests per second."""
     rates = list[float]()
-    arguments = [f"{server.root}/t/home", server.read_token("home"), str(FLOODERS), str(Path(__file__).parents[1])]
+    root, kind = str(Path(__file__).parents[1]), "".join(sys.argv[2:])
+    arguments = [f"{server.root}/t/home", server.read_token("home"), str(FLOODERS), root, kind]
     with subprocess.Popen(
         [sys.executable, "-c", FLOOD, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -105,7 +111,7 @@ def main() -> None:
                 with flood(target) if target is not None else nullcontext([0.0]) as rates:
                     median, late = measure(servers[0])
                 cases[case].append((median, late, rates[0]))
-                line = f"{turn}: {case}: {rates[0]:.0f} exchanges/s, median {median:.1f} ms, p99 {late:.1f} ms"
+                line = f"{turn}: {case}: {rates[0]:.0f} requests/s, median {median:.1f} ms, p99 {late:.1f} ms"
                 print(f"{line}, load {os.getloadavg()[0]:.1f}", flush=True)
     medians, lates, _ = ({case: [row[i] for row in rows] for case, rows in cases.items()} for i in range(3))
     for words, values in (("median", medians), ("p99", lates)):

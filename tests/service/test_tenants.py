@@ -1,5 +1,6 @@
 """Tenants of one process: each has its own store, policy, dimension, tokens, metrics and page; none opens another's."""
 
+import itertools
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from httpx2 import Response
 from nacl.signing import SigningKey
 
 from fedcascade.service.agent import client
@@ -25,7 +27,7 @@ from fedcascade.service.protocol.wire import EXCHANGES, PROTOCOLS, AnswerMessage
 from fedcascade.service.server import tenants
 from fedcascade.service.server.app import ROUTES
 from fedcascade.service.server.connections import BODY_SECONDS
-from fedcascade.service.server.tenants import BATCH, Turns
+from fedcascade.service.server.tenants import BATCH, REQUESTS_AT_ONCE, Turns
 
 from .helpers import RunningService, build_unit_upload, wait_until_ready
 
@@ -228,6 +230,36 @@ def test_a_connection_carries_exchanges_of_several_tenants(server: TenantServer)
                     answer = msgspec.msgpack.decode(reply.read(), type=AnswerMessage)
                 assert (reply.status, answer.held_rounds) == (200, 1 + turn // 2)
                 assert len(answer.numbers) == 8 * count_numbers(dimension)
+
+
+def test_a_flood_of_pages_is_refused_and_slows_no_other_tenant(server: TenantServer) -> None:
+    """Each connection of the flood ends with its first refusal."""
+    paths = itertools.cycle(["/v1/terms", "/", "/metrics", "/agent/index.js", "/nowhere"])
+    refused, answered = list[Response](), list[str]()
+
+    def flood() -> None:
+        with closing(HttpTransport(f"{server.root}/t/home", timeout=60.0)) as transport:
+            while not refused:
+                reply = transport.send("GET", path := next(paths), b"", {})
+                refused.extend([reply] if reply.status_code == 429 else [])
+                answered.extend([path] if reply.status_code == 200 else [])
+
+    with server.connect("home") as home, server.connect("search") as search:
+        agents = home.enrol(), search.enrol()
+        threads = [threading.Thread(target=flood) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert len(answered) >= 0.6 * REQUESTS_AT_ONCE
+        assert len(set(answered)) == 4
+        assert refused[0].json()["reason"] == "too-many-requests"
+        assert int(refused[0].headers["retry-after"]) >= 1
+        assert [search.transport.send("GET", path, b"", {}).status_code for path in ("/", "/v1/terms")] == [200, 200]
+        assert agents[0].exchange(build_unit_upload(1, 0, 3)).sequence == 1
+        assert agents[1].exchange(build_unit_upload(1, 0, 5)).sequence == 1
+    with closing(HttpTransport(server.root)) as transport:
+        assert transport.send("GET", "/healthz", b"", {}).status_code == 200
 
 
 def test_a_turn_may_take_longer_than_others_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -224,7 +224,8 @@ def compute_guarantee(
     """Compute all terms of Theorem 1; ``problem`` has |U|, d, K and T.
 
     >>> sizes = ProblemSize(users=4, dimension=5, list_length=2, rounds=10_000)
-    >>> assumed = Assumptions(users=4, clusters=2, items=10, gamma=1.0, lambda_x=0.1, sigma=0.01, p_min=0.25, p_max=0.25)
+    >>> means = {"gamma": 1.0, "lambda_x": 0.1, "sigma": 0.01}
+    >>> assumed = Assumptions(users=4, clusters=2, items=10, p_min=0.25, p_max=0.25, **means)
     >>> for source in ("paper", "derived"):
     ...     bound = compute_guarantee(sizes, assumed, Settings(), source)
     ...     print(round(bound.lambda_tilde, 4), round(bound.exchanges))

@@ -98,8 +98,8 @@ def decode_vlq(text: str) -> Iterator[int]:
 
 
 def test_the_source_map_leads_to_the_lines_of_the_modules() -> None:
-    script, text = build_script("index", AGENT)
-    source_map, file, line, checked = json.loads(text), 0, 0, 0
+    script, described = build_script("index", AGENT)
+    source_map, file, line, checked = json.loads(described.body), 0, 0, 0
     for generated, mapping in zip(script.body.decode().splitlines(), source_map["mappings"].split(";"), strict=True):
         _, file_step, line_step, _ = decode_vlq(mapping)
         file, line = file + file_step, line + line_step

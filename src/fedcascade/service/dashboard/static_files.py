@@ -76,7 +76,7 @@ def read_asset(package: str, name: str) -> StaticFile:
 
 
 @cache
-def build_script(entry: str, *packages: str) -> tuple[StaticFile, str]:
+def build_script(entry: str, *packages: str) -> tuple[StaticFile, StaticFile]:
     """Bundle a script with the modules that it imports from the packages' ``assets``; return it, and its source map."""
 
     def read(name: str) -> str:
@@ -85,7 +85,7 @@ def build_script(entry: str, *packages: str) -> tuple[StaticFile, str]:
 
     made = bundle(entry, read)
     script = StaticFile(made.text.encode(), MEDIA_TYPES["js"])
-    return script, made.build_map(f"{entry}-{script.tag}.js")
+    return script, StaticFile(made.build_map(f"{entry}-{script.tag}.js").encode(), MEDIA_TYPES["map"])
 
 
 def name_agent() -> str:
@@ -105,5 +105,5 @@ def send_agent_file(request: HttpRequest, name: str) -> Response[bytes]:
     (script, source_map), own = build_script("index", AGENT), name_agent()
     kept = {"cache-control": IMMUTABLE} if name.removesuffix(".map") == own else {}
     if found[2]:
-        return StaticFile(source_map.encode(), MEDIA_TYPES["map"]).send(request, **kept)
+        return source_map.send(request, **kept)
     return script.send(request, **kept, **{"content-location": own, "sourcemap": f"{own}.map"})

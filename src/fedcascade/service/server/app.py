@@ -27,6 +27,7 @@ from fedcascade.service.store.chain import DamagedStore
 from fedcascade.service.store.contract import OPERATOR, AgentPage, AgentState, Store, explain_failures
 
 PROBES: list[Literal["GET", "HEAD"]] = ["GET", "HEAD"]  # some load balancers send HEAD
+HEALTH = ["/healthz", "/readyz"]
 OK = b"ok\n"
 MOST_LISTED = 1_000  # agents in one answer
 Kind = TypeVar("Kind", bound=msgspec.Struct)
@@ -106,7 +107,7 @@ def endpoint(
         summary = f"{(handler.__doc__ or '').partition('. ')[0].rstrip('.')}."
         plain = path.replace(":int", "")
         ROUTES.append(openapi.Route(method.lower(), plain, summary, security, takes, status, gives))
-        methods = PROBES if path in ("/healthz", "/readyz") else [method]
+        methods = PROBES if path in HEALTH else [method]
         ENDPOINTS.append(route(path, http_method=methods, status_code=status)(handler))
         return handler
 
@@ -254,18 +255,14 @@ async def show_overview(request: HttpRequest) -> Response[bytes]:
 
 
 @endpoint("GET", "/healthz")
-async def check_health(request: HttpRequest) -> Response[bytes]:
-    """Check that the writer makes progress: a liveness probe."""
-    trouble = get_service(request).writer.find_trouble()
-    if trouble is not None:
-        raise Refused(503, "stuck", trouble, retry_after=10.0)
-    return Response(OK, media_type="text/plain")
-
-
 @endpoint("GET", "/readyz")
-async def check_readiness(request: HttpRequest) -> Response[bytes]:
-    """Check that the store accepts writes of the size of an upload: a readiness probe."""
-    await get_service(request).readiness.check()
+async def check_service(request: HttpRequest) -> Response[bytes]:
+    """Check that writers make progress; at ``/readyz`` also that stores accept writes of the size of an upload."""
+    state = request.app.state
+    for service in state.get("tenants", {"": state.service}).values():
+        service.writer.require_progress()
+        if request.scope["path"] == "/readyz":
+            await service.readiness.check()
     return Response(OK, media_type="text/plain")
 
 

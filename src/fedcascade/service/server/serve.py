@@ -161,10 +161,6 @@ class Federation:
     service: Service
     extensions: Sequence[Extension]
 
-    @property
-    def writer(self) -> Writer:
-        return self.service.writer
-
 
 def reload_secrets(hosted: Sequence[Federation], context: ssl.SSLContext | None) -> None:
     """Read certificate, key and operators' tokens from their files again; raise before anything is changed."""
@@ -175,12 +171,12 @@ def reload_secrets(hosted: Sequence[Federation], context: ssl.SSLContext | None)
         read_certificate(certificate, key)
         context.load_cert_chain(certificate, key)
     for each, token in tokens:
-        each.writer.submit(operations.set_operator(token))
+        each.service.writer.submit(operations.set_operator(token))
 
 
 def announce_end(announce: Callable[[str], None], hosted: Sequence[Federation]) -> None:
     """Announce the end of a server, and flush its log."""
-    ends = [str(0 if each.writer.state is None else each.writer.state.position) for each in hosted]
+    ends = [str(0 if each.service.writer.state is None else each.service.writer.state.position) for each in hosted]
     announce(f"stopped; the log ends at position {', '.join(ends)}")
     finish_logging()
 

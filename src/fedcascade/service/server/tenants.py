@@ -1,5 +1,6 @@
 """Tenants: federations of one process, each under ``/t/NAME`` with a store, policy, tokens and page of its own."""
 
+import asyncio
 import re
 import threading
 import time
@@ -11,11 +12,14 @@ from typing import Any
 from litestar import Litestar, Response, get, route
 from litestar.datastructures import State
 from litestar.exceptions import HTTPException
+from litestar.response.base import ASGIResponse
 from prometheus_client import Metric, generate_latest
 
 from fedcascade.checks import require
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.server.app import OK, PROBES, build_refusal
+from fedcascade.service.protocol.wire import EXCHANGES
+from fedcascade.service.server.app import HEALTH, PROBES, build_refusal, check_service
+from fedcascade.service.server.connections import RateLimiter, name_network
 from fedcascade.service.server.metrics import Metrics
 from fedcascade.service.server.service import HttpRequest, Service
 from fedcascade.service.store.open import hide_password
@@ -23,6 +27,9 @@ from fedcascade.service.store.open import hide_password
 NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 BATCH = 4  # most jobs of a tenant in one transaction, so that its turns are short
 SHARED_SECONDS, LONGEST_REST = 1.0, 0.1
+RESTS = 2.0  # rests of a turn's length per other writer: the event loop and the verifier work as long for a batch
+REQUESTS_PER_SECOND, REQUESTS_AT_ONCE = 100.0, 100.0  # of a tenant, beside exchanges that need no framework
+REFUSAL_SECONDS = 1.0  # before a request beyond that rate is refused, so that a connection cannot send the next at once
 ROOT = "/t/"  # of the paths of tenants
 PREFIX = re.compile(rf"({ROOT}{NAME.pattern})(/.*)")
 
@@ -44,8 +51,8 @@ def name_store(store: str, tenant: str) -> str:
 class Turns:
     """A fair lock of writers: they get it in the order in which they ask, and each has its share of the time.
 
-    After a turn, a writer rests for as long as its turn took, times the other writers of the last second. Its answers
-    are out by then, so only a flooded tenant waits.
+    After a turn, a writer rests for ``RESTS`` times as long as its turn took, times the other writers of the last
+    second. Its answers are out by then, so only a flooded tenant waits.
     """
 
     def __init__(self) -> None:
@@ -71,7 +78,7 @@ class Turns:
                 self._waiting[0].set()
             others = sum(now - began < SHARED_SECONDS for thread, began in self._began.items() if thread != me)
             taken = now - self._began[me]
-        time.sleep(min(LONGEST_REST, taken * others))
+        time.sleep(min(LONGEST_REST, RESTS * taken * others))
 
 
 class MergedMetrics:
@@ -87,16 +94,6 @@ class MergedMetrics:
                 merged = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
                 merged.samples += [each._replace(labels={"tenant": tenant, **each.labels}) for each in family.samples]
         return families.values()
-
-
-@route(["/healthz", "/readyz"], http_method=PROBES)
-async def check_all(request: HttpRequest) -> Response[bytes]:
-    """Check every tenant."""
-    for service in request.app.state.tenants.values():
-        service.writer.require_progress()
-        if request.scope["path"] == "/readyz":
-            await service.readiness.check()
-    return Response(OK, media_type="text/plain")
 
 
 @get("/metrics")
@@ -116,11 +113,12 @@ class TenantApplication:
         paths = [f"{ROOT}{name}" for name in names]
         self.state = State({"service": largest, "tenants": dict(zip(paths, services, strict=True))})
         self._applications = dict(zip(paths, applications, strict=True))
+        self._limiter = RateLimiter(rate=REQUESTS_PER_SECOND, burst=REQUESTS_AT_ONCE)
         turns = Turns()
         for service in services:
             service.writer.turn, service.writer.batch = turns, BATCH
         self._root = Litestar(
-            [check_all, show_all_metrics],
+            [route(HEALTH, http_method=PROBES)(check_service), show_all_metrics],
             openapi_config=None,
             logging_config=None,
             state=self.state,
@@ -135,6 +133,16 @@ class TenantApplication:
         application = self._applications.get(found[1]) if found is not None else None
         if found is not None and application is not None:
             scope = {**scope, "path": found[2], "raw_path": found[2].encode(), "tenant": found[1]}
+        path, tenant = scope["path"], scope.get("tenant", "")
+        try:
+            if path not in HEALTH:
+                self._limiter.take((tenant, path == EXCHANGES), time.monotonic())
+        except Refused as refusal:
+            await asyncio.sleep(REFUSAL_SECONDS)
+            service, caller = self.state.tenants.get(tenant, self.state.service), scope["client"] or ("",)
+            status, headers, body = service.refuse(refusal, path, caller=name_network(caller[0]))
+            await ASGIResponse(body=body, status_code=status, headers=headers)(scope, receive, send)
+            return
         await (application or self._root)(scope, receive, send)
 
     async def _run_lifespans(self, receive: Any, send: Any) -> None:

@@ -119,16 +119,11 @@ class Writer:
 
     def require_progress(self) -> None:
         """Raise ``Unavailable`` if the writer makes no progress."""
-        trouble = self.find_trouble()
-        if trouble is not None:
-            raise Unavailable(trouble)
-
-    def find_trouble(self) -> str | None:
-        """Return why the writer makes no progress, for ``/healthz``; None if it does."""
         if not self._thread.is_alive():
-            return "the writer has ended: start the server again"
+            raise Unavailable("the writer has ended: start the server again")
         stuck = time.monotonic() - self._busy_since
-        return f"the writer has been stuck for {stuck:.0f} s" if stuck > STUCK_SECONDS else None
+        if stuck > STUCK_SECONDS:
+            raise Unavailable(f"the writer has been stuck for {stuck:.0f} s")
 
     @property
     def waiting(self) -> int:

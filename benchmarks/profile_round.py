@@ -74,31 +74,29 @@ def select(environment, policy, state, first, scratch, margin):
 
 
 @jit_inline
-def count_regret(environment, policy, state, theta, first, scratch, margin):
+def count_regret(environment, policy, state, user, first, scratch, margin):
     """Do the same, and compute the reward of the best list."""
     beta, columns = state.numbers[arrays.BETA], scratch.columns[: environment.thetas.shape[1]]
     for t in range(first, first + ROUNDS):
         draws.draw_unit_items_into(environment.seed, t, columns, environment.lifted, scratch.draft)
         screening.screen_items(environment.most_items, policy.length, beta, margin, scratch)
         ranking.select_list(environment.seed, t, environment.most_items, state.theta, state.root, beta, margin, scratch)
-        ranking.compute_best_reward(
-            environment.behaviour, environment.link, theta, environment.most_items, policy.length, scratch
-        )
+        ranking.compute_best_reward(None, environment, user, environment.most_items, policy.length, scratch)
 
 
 @jit_inline
-def play(environment, policy, state, theta, window, scratch, margin):
+def play(environment, policy, state, user, window, scratch, margin):
     """Play whole rounds, with clicks and learning."""
     for t in range(window.first, window.first + ROUNDS):
-        kernels.play_round(environment, policy, theta, state, window, scratch, t, margin)
+        kernels.play_round(environment, policy, user, state, window, scratch, t, margin)
 
 
 @jit_inline
-def play_and_trigger(environment, policy, state, theta, window, scratch, margin, every_round):
+def play_and_trigger(environment, policy, state, user, window, scratch, margin, every_round):
     """Play rounds and check triggers, which empty the buffer here; solve in each round if ``every_round``."""
     for t in range(window.first, window.first + ROUNDS):
-        kernels.play_round(environment, policy, theta, state, window, scratch, t, margin)
-        if kernels.find_trigger(environment.seed, policy, state, scratch, t) >= 0:
+        kernels.play_round(environment, policy, user, state, window, scratch, t, margin)
+        if kernels.find_trigger(environment.seed, policy, state, scratch, t, t, t) >= 0:
             state.buffer_gram[:] = 0.0
             state.numbers[arrays.SQUARED_WIDTHS] = 0.0
         if every_round:
@@ -127,16 +125,16 @@ def list_loops(engine: EventDrivenEngine, first: int) -> dict[str, Callable[[], 
     driver = engine.driver
     environment, policy = driver.compiled_environment, driver.compiled_policy
     agent = first // ROUNDS % driver.environment.users  # another one in every turn: they do not all decide as easily
-    theta = environment.thetas[agent]
-    scratch = screening.make_scratch(theta.size, environment.most_items, policy.length)
-    room = arrays.select_agent(make_states(1, theta.size), 0)
+    dimension = environment.thetas.shape[1]
+    scratch = screening.make_scratch(dimension, environment.most_items, policy.length)
+    room = arrays.select_agent(make_states(1, dimension), 0)
     numbers, counts = driver.packed.numbers[agent].copy(), driver.packed.counts[agent].copy()
     state = room._replace(numbers=numbers, counts=counts)
     arrays.unpack_agent(policy, driver.packed, agent, state, scratch)
-    scratch.true_theta[: theta.size] = theta
+    kernels.load_user(environment, agent, scratch)
     margin = kernels.prepare_decision(policy, state, scratch)
     window = make_window(driver, first, np.zeros(ROUNDS, np.int64))
-    arguments = (environment, policy, state, theta, window, scratch, margin)
+    arguments = (environment, policy, state, agent, window, scratch, margin)
     return {
         "drawing items: Philox": lambda: draw_words(environment, first, scratch),
         "drawing items: Box-Muller": lambda: draw_normals(environment, first, scratch),
@@ -147,7 +145,7 @@ def list_loops(engine: EventDrivenEngine, first: int) -> dict[str, Callable[[], 
         "list: candidates, exact scores of close ones, top K": lambda: select(
             environment, policy, state, first, scratch, margin
         ),
-        "best list, for the regret": lambda: count_regret(environment, policy, state, theta, first, scratch, margin),
+        "best list, for the regret": lambda: count_regret(environment, policy, state, agent, first, scratch, margin),
         "clicks and learning": lambda: play(*arguments),
         "triggers": lambda: play_and_trigger(*arguments, False),
         "new decision in every round": lambda: play_and_trigger(*arguments, policy.every_round),

@@ -28,6 +28,9 @@ def test_parts_that_the_device_does_not_know_are_named() -> None:
         find_unsupported(Scenario(drifting, POLICIES["fedind"], 10, ORACLE)) == "environment with a changing population"
     )
     assert find_unsupported(Scenario(WORLD, POLICIES["population"], 10, ORACLE)) == "part Trust"
+    assert find_unsupported(Scenario(WORLD, POLICIES["fedind"], 10, ORACLE, batch=5)) == "late feedback"
+    valued = Synthetic(users=2, clusters=1, dimension=3, items=5, rewards="beta")
+    assert find_unsupported(Scenario(valued, POLICIES["fedind"], 10, ORACLE)) == "values of clicks in the environment"
     changing = POLICIES["fedind"].with_constants(drift="restart")
     assert find_unsupported(Scenario(WORLD, changing, 10, ORACLE)) == "part ChangeDetection"
     assert find_unsupported(Scenario(WORLD, narrow, 10, ORACLE)) == "confidence Oful in every round"

@@ -70,6 +70,7 @@ def hash_runs(policies: list[str]) -> Iterator[tuple[str, str]]:
     """Play every policy in small worlds. Yields the run's name and the hash of its Trace."""
     # Not before the intrinsics are replaced: these import the engine.
     from fedcascade import POLICIES, Synthetic, TopK, simulate
+    from fedcascade.simulation.scenario import Delay
 
     from .record_traces import SHAPES, hash_trace
 
@@ -81,6 +82,10 @@ def hash_runs(policies: list[str]) -> Iterator[tuple[str, str]]:
             policy, oracle = POLICIES[name].with_beta(beta), TopK(length=length)
             trace = simulate(world, policy, rounds=ROUNDS, oracle=oracle, keep_lists=True, threads=2)
             yield f"{name} {shape}", hash_trace(trace)
+    valued = Synthetic(users=2, clusters=1, dimension=4, items=9, rewards="beta")
+    for name in policies:
+        trace = simulate(valued, POLICIES[name], rounds=ROUNDS, delay=Delay(0, 9), batch=3, keep_lists=True)
+        yield f"{name} late values", hash_trace(trace)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,23 @@
 """Rewards of clicks in simulations, and feedback that comes late or in batches."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fedcascade import Budget, PerCategory, TopK
+from fedcascade.environments.options import Change, Turnover
 from fedcascade.environments.synthetic import Synthetic
-from fedcascade.federation.policies import POLICIES
+from fedcascade.federation.changes import ChangeDetection
+from fedcascade.federation.policies import POLICIES, PRIVATE_POPULATION, Policy
+from fedcascade.federation.triggers import Doubling
+from fedcascade.learning.exploration import PlackettLuce
+from fedcascade.simulation import reference
 from fedcascade.simulation.engines import simulate
+from fedcascade.simulation.exact import engine as exact
 from fedcascade.simulation.reference import show_list
-from fedcascade.simulation.scenario import Delay
+from fedcascade.simulation.scenario import Delay, Scenario
 from fedcascade.simulation.trace import Trace
 
 SIZES: dict[str, Any] = {"users": 6, "clusters": 2, "dimension": 6, "items": 12}
@@ -47,11 +55,78 @@ def test_clicks_and_items_are_those_of_the_environment_without_values() -> None:
         assert (seen.examined, seen.clicks) == (plain.examined, plain.clicks)
 
 
-def test_the_exact_engine_leaves_values_and_late_feedback_to_the_reference() -> None:
-    with pytest.warns(UserWarning, match="does not support the values of clicks .*: using the reference"):
-        assert simulate(VALUED, POLICIES["fedind"], rounds=20).engine == "reference"
-    with pytest.warns(UserWarning, match="does not support the late feedback of fedind: using the reference"):
-        assert simulate(PLAIN, POLICIES["fedind"], rounds=20, batch=5).engine == "reference"
+QUICK = {"lambda_": 1.0, "alpha_c": 0.7, "alpha_d": 1.5, "beta": 0.7}  # groups split in few rounds
+LATE: list[dict[str, Any]] = [
+    {},
+    {"delay": Delay(50, 50)},
+    {"batch": 64},
+    {"delay": Delay(5, 200)},
+    {"delay": Delay(mean=30.0), "batch": 7},
+]
+
+
+def compare_engines(environment: Synthetic, policy: Policy, rounds: int = 500, **options: Any) -> Trace:
+    """Play both engines, whose Traces must be equal to the bit; return that of the exact one."""
+    oracle = options.pop("oracle", TopK(length=3))
+    scenario = Scenario(environment, policy, rounds, oracle, keep_lists=True, **options)
+    fast, slow = exact.simulate(scenario, threads=2, window=options.get("batch", 1) + 90), reference.simulate(scenario)
+    np.testing.assert_array_equal(fast.lists, slow.lists)
+    assert fast.ledger == slow.ledger
+    assert fast.curve == slow.curve
+    assert fast == replace(slow, engine="exact")
+    return fast
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+@pytest.mark.parametrize("late", LATE, ids=str)
+def test_engines_agree_on_values_and_late_feedback(name: str, late: dict[str, Any]) -> None:
+    policy = POLICIES[name].with_known_constants(QUICK)
+    valued = compare_engines(VALUED, policy, **late)
+    assert 0 < valued.reward < valued.clicked
+    plain = compare_engines(PLAIN, policy, **late)
+    assert plain.reward == plain.clicked
+
+
+EVENTS = {"change": Change(at=120), "joins": Turnover(share=0.5, until=200), "leaves": Turnover(share=0.3, until=400)}
+
+
+@pytest.mark.parametrize("name", ["population", "known-clusters", "fedc3ucb-h", "async-linucb", "club-cascade", "oful"])
+@pytest.mark.parametrize("options", [EVENTS, {"drift": 200}, {"clicks": "dcm"}], ids=["events", "drift", "dcm"])
+def test_engines_agree_on_late_feedback_of_changing_users_and_other_click_models(
+    name: str, options: dict[str, Any]
+) -> None:
+    environment = Synthetic(**{**SIZES, "users": 9}, seed=5, **options)
+    assert compare_engines(environment, POLICIES[name], delay=Delay(0, 90), batch=3).observations > 500
+
+
+@pytest.mark.parametrize("environment", [PLAIN, VALUED], ids=["clicks", "values"])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        PRIVATE_POPULATION.with_constants(epsilon=3.0),
+        POLICIES["population"].with_constants(drift="restart"),
+        replace(POLICIES["fedind"], changes=ChangeDetection(threshold=1.0, limit=2.0), trigger=Doubling()),
+        POLICIES["c3-ucb"].with_constants(discount=0.8),
+    ],
+    ids=["private", "drift-restart", "restarts", "discounts"],
+)
+@pytest.mark.parametrize("late", LATE[::2], ids=str)
+def test_engines_agree_on_values_with_other_parts(environment: Synthetic, policy: Policy, late: dict[str, Any]) -> None:
+    compare_engines(environment, policy, **late)
+
+
+@pytest.mark.parametrize(
+    "oracle", [PerCategory(length=3, limit=1), Budget(length=3, budget=0.9), PlackettLuce(length=3)]
+)
+def test_engines_agree_on_values_under_other_oracles(oracle: Any) -> None:
+    environment = Synthetic(**SIZES, rewards="beta", categories=3, costs=True, seed=3)
+    compare_engines(environment, POLICIES["fedc3ucb-h"], oracle=oracle, delay=Delay(20, 20))
+
+
+def test_a_list_that_is_never_learned_changes_nothing() -> None:
+    never = compare_engines(PLAIN, POLICIES["fedind"], delay=Delay(10**6, 10**6))
+    some = compare_engines(PLAIN, POLICIES["fedind"], delay=Delay(0, 2_000))
+    assert some.regret < never.regret
 
 
 @pytest.mark.parametrize("policy", ["population", "fedind"])

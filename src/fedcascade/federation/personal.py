@@ -87,9 +87,9 @@ def split_rewards(sums: SplitSums, listed: Features, examined: int, click: int, 
     """Add the examined items of a list to all sums in order, and split each reward between the parts."""
     for position in range(examined):
         item = listed[position : position + 1]
-        linear.add_examined(sums.gram, sums.moment, item, 1, -1)
-        linear.add_examined(sums.own_gram, sums.own_moment, item, 1, -1)
-        linear.add_examined(sums.buffer_gram, sums.buffer_moment, item, 1, -1)
+        linear.add_examined(sums.gram, item, 1)
+        linear.add_examined(sums.own_gram, item, 1)
+        linear.add_examined(sums.buffer_gram, item, 1)
         shared = _draw_line(sums.gram, sums.moment, item, lambda_)
         own = _draw_line(sums.own_gram, sums.own_moment, item, lambda_)
         share, own_share = _take_turns(reward if position == click else 0.0, shared, own)

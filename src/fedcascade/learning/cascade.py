@@ -9,6 +9,8 @@ from numpy.typing import ArrayLike
 
 from fedcascade.checks import require
 from fedcascade.numerics.grid import GRID
+from fedcascade.numerics.jit import jit_within
+from fedcascade.numerics.linear import Vector
 
 
 def find_first_click(attracted: ArrayLike) -> int | None:
@@ -129,14 +131,18 @@ def examine(
     return Examination(looked_until + 1, clicked, rewards)
 
 
-def compute_expected_value(weights: ArrayLike, values: ArrayLike) -> float:
+@jit_within
+def compute_expected_value(weights: Vector, values: Vector) -> float:
     """Return the expected reward of the first click in the list, whose items have these values if they are clicked.
 
-    >>> compute_expected_value([0.5, 0.5], [0.5, 1.0])
+    >>> compute_expected_value(np.array([0.5, 0.5]), np.array([0.5, 1.0]))
     0.5
     """
-    reached = np.cumprod(np.concatenate([[1.0], 1.0 - np.asarray(weights)[:-1]]))
-    return float(np.sum(reached * np.asarray(weights) * np.asarray(values)))
+    expected, reached = 0.0, 1.0
+    for weight, value in zip(weights, values):  # noqa: B905 (numba knows no strict)
+        expected += reached * weight * value
+        reached *= 1.0 - weight
+    return float(expected)
 
 
 def compute_expected_reward(weights: ArrayLike) -> float:

@@ -35,19 +35,20 @@ class PositionDiscounts(Part):
 
 @jit_inline
 def add_listed(
-    gram: Matrix, moment: Vector, listed: Features, examined: int, click: int, gammas: Vector | None
+    gram: Matrix, moment: Vector, listed: Features, examined: int, click: int, reward: float, gammas: Vector | None
 ) -> None:
-    """Add a list to gram and moment; discounts, if any, are applied to ``listed`` in place.
+    """Add a list to gram and moment, with the reward of its first click; discounts are applied to ``listed`` in place.
 
     Numba compiles only one of the two branches.
     """
-    if gammas is None:
-        linear.add_examined(gram, moment, listed, examined, click)
-    else:
+    weight = reward
+    if gammas is not None:
         for position in range(examined):
             for k in range(moment.size):
                 listed[position, k] = np.trunc(gammas[position] * listed[position, k] / GRID) * GRID
-        linear.add_examined(gram, moment, listed, examined, -1)
         if click >= 0:
-            for k in range(moment.size):
-                moment[k] += gammas[click] * listed[click, k]
+            weight = np.floor(reward * gammas[click] / GRID) * GRID
+    linear.add_examined(gram, listed, examined)
+    if click >= 0:
+        for k in range(moment.size):
+            moment[k] += weight * listed[click, k]

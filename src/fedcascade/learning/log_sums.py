@@ -96,7 +96,7 @@ def add_lists(
     """Add examined items to the grams of their users, and clicked items times their rewards to their moments."""
     for row in range(users.size):
         user, listed, clicked = users[row], features[row], 0
-        add_examined(gram[user], moment[user], listed, looked[row], -1)
+        add_examined(gram[user], listed, looked[row])
         for position in range(looked[row]):
             if clicks[row, position]:
                 for k in range(moment.shape[1]):

@@ -95,7 +95,7 @@ class Statistics:
         require(good, f"listed must have shape (positions, {self.dimension}), got {listed.shape}")
         seen = click if isinstance(click, Examination) else follow_cascade(len(listed), click)
         gram, moment, features = self.gram.copy(), self.moment.copy(), np.array(listed, np.float32)
-        add_listed(gram, moment, features, seen.examined, -1, gammas)
+        add_listed(gram, moment, features, seen.examined, -1, 0.0, gammas)
         for position, reward in zip(seen.clicks, seen.values, strict=True):  # their features are discounted by now
             weight = reward if gammas is None else math.floor(reward * gammas[position] / GRID) * GRID
             moment += np.float64(weight) * features[position]

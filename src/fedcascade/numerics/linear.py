@@ -237,17 +237,14 @@ def sum_in_order(total: float, values: Vector) -> float:
 
 
 @jit_inline
-def add_examined(gram: Matrix, moment: Vector, listed: Features, examined: int, click: int) -> None:
-    """Add the first ``examined`` rows of ``listed`` to the gram, in order, and the clicked one to the moment."""
+def add_examined(gram: Matrix, listed: Features, examined: int) -> None:
+    """Add the first ``examined`` rows of ``listed`` to the gram, in order."""
     size = gram.shape[0]
     for position in range(examined):
         for i in range(size):
             value = np.float64(listed[position, i])
             for j in range(size):
                 gram[i, j] += value * listed[position, j]
-    if click >= 0:
-        for i in range(size):
-            moment[i] += listed[click, i]
 
 
 @jit_inline

@@ -25,7 +25,6 @@ from fedcascade.learning.cascade import (
 from fedcascade.learning.oracles import Oracle
 from fedcascade.learning.statistics import Statistics
 from fedcascade.simulation.scenario import (
-    Delay,
     Progress,
     Scenario,
     Simulation,
@@ -98,14 +97,11 @@ class FeedbackQueue:
     """Feedback on its way to the agents, by the round in which it arrives."""
 
     def __init__(self, scenario: Scenario) -> None:
-        self._seed, self._delay = int(getattr(scenario.environment, "seed", 0)), scenario.delay
-        self._batch, self._waiting = scenario.batch, list[LateFeedback]()
+        self._find_due, self._waiting = scenario.find_due_round, list[LateFeedback]()
 
     def put(self, user: int, fetched: Downloads, shown: ShownList, seen: Click, *, round_: int, draw: float) -> None:
-        """Add the feedback of a round; it arrives after its delay, at the end of a batch."""
-        due = round_ + (self._delay.draw(self._seed, round_) if self._delay != Delay() else 0)
-        due += -due % self._batch
-        heappush(self._waiting, LateFeedback(due, round_, user, fetched, shown, seen, draw))
+        """Add the feedback of a round."""
+        heappush(self._waiting, LateFeedback(self._find_due(round_), round_, user, fetched, shown, seen, draw))
 
     def take(self, round_: int) -> Iterator[LateFeedback]:
         """Yield the feedback that has arrived by a round, and remove it."""

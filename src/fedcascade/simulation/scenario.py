@@ -82,6 +82,12 @@ class Scenario:
         """True if feedback comes after its round."""
         return self.delay != Delay() or self.batch > 1
 
+    def find_due_round(self, round_: int) -> int:
+        """Return the round in which the feedback of a round arrives: after its delay, at the end of a batch."""
+        seed = int(getattr(self.environment, "seed", 0))
+        due = round_ + (self.delay.draw(seed, round_) if self.delay != Delay() else 0)
+        return due + -due % self.batch
+
     @property
     def clustered(self) -> Clustered:
         """The environment, for engines that compile environments of clustered users."""

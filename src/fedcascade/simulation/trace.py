@@ -190,14 +190,15 @@ class Recorder:
         examined: NDArray[np.int64],
         lists: Lists,
         chances: NDArray[np.float64] | None = None,
+        rewards: Vector | None = None,
     ) -> None:
-        """Add the rounds from ``first`` on to the totals, in order."""
+        """Add the rounds from ``first`` on to the totals, in order; without ``rewards``, each click is worth 1."""
         if self.regret_by_user is not None:
             regret = self.regret_by_user.record(users, regret)
             clicked = clicked & self.regret_by_user.is_honest[users]
         self.regret = sum_in_order(self.regret, regret)
         self.clicked += int(clicked.sum())
-        self.reward += int(clicked.sum())
+        self.reward += int(clicked.sum()) if rewards is None or not rewards.size else float(rewards.sum())
         self.observations += int(examined.sum())
         if self.lists is not None:
             self.lists[first - 1 : first - 1 + len(lists)] = lists

@@ -49,6 +49,10 @@ def find_unsupported(scenario: Scenario) -> str | None:
 
 def _list_unsupported(scenario: Scenario) -> Iterator[str]:
     environment, policy = scenario.clustered, scenario.policy
+    if environment.value_thetas is not None:
+        yield "values of clicks in the environment"
+    if scenario.is_late:
+        yield "late feedback"
     if scenario.warm is not None:
         yield "warm start"
     if type(scenario.oracle) is not TopK:

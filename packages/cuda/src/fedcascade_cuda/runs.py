@@ -213,5 +213,5 @@ def find_auxiliary_rounds(seed: np.uint64, p_scale: float, rounds: NDArray[np.in
     """Return the indices of ``rounds`` with random exchanges (``kernels.is_drawn``)."""
     drawn = np.empty(rounds.size, np.bool_)
     for i in range(rounds.size):
-        drawn[i] = kernels.is_drawn(seed, p_scale, rounds[i])
+        drawn[i] = kernels.is_drawn(seed, p_scale, rounds[i], rounds[i])
     return np.flatnonzero(drawn)

@@ -18,7 +18,7 @@ from fedcascade.simulation.exact.screening import Indices, Scratch
 
 DETERMINANT, AUXILIARY, DOUBLING, ALWAYS, SYNCHRONISATION, CHANGE = 0, 1, 2, 3, 4, 5  # kinds of triggers
 LOG_DET, BETA, SQUARED_WIDTHS, BOUND_WIDTH = 0, 1, 2, 3  # indices into AgentState.numbers
-EXAMINED, CLICKS, ROUNDS, ARRIVALS = 0, 1, 2, 3  # indices into AgentState.counts
+EXAMINED, CLICKS, ROUNDS, ARRIVALS, SHORTFALL = 0, 1, 2, 3, 4  # indices into AgentState.counts
 
 
 class CompiledEnvironment(NamedTuple):
@@ -33,6 +33,7 @@ class CompiledEnvironment(NamedTuple):
     categories: int  # number of item categories
     behaviour: CompiledBehaviour | None = None  # click model; None is the cascade
     link: Logistic | None = None  # maps <theta, x> to a probability; None clips it
+    values: NDArray[np.float64] | None = None  # of each user: the mean reward of a click is <theta, x>; None is 1
 
 
 class CompiledLimits(NamedTuple):
@@ -74,7 +75,7 @@ class AgentState(NamedTuple):
     buffer_gram: NDArray[np.float64]
     buffer_moment: NDArray[np.float64]
     numbers: NDArray[np.float64]  # LOG_DET of the download, BETA, SQUARED_WIDTHS since then, BOUND_WIDTH (0: unknown)
-    counts: NDArray[np.int64]  # EXAMINED, CLICKS and ROUNDS of the buffer, total ARRIVALS
+    counts: NDArray[np.int64]  # EXAMINED, CLICKS, ROUNDS and SHORTFALL (in GRIDs) of the buffer, total ARRIVALS
 
 
 class PackedStates(NamedTuple):
@@ -136,6 +137,7 @@ class Window(NamedTuple):
     examined: NDArray[np.int64]
     lists: NDArray[np.int32]
     chances: NDArray[np.float64]  # propensities of listed items; no rows without exploration
+    reward: NDArray[np.float64]  # no rows if each click is worth 1
 
 
 @jit

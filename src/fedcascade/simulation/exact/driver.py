@@ -14,6 +14,7 @@ from fedcascade.federation.warm_start import check_warm_start, feed_server
 from fedcascade.learning.log_sums import LogSums
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
+from fedcascade.numerics.grid import GRID
 from fedcascade.numerics.linear import pack_sums, unpack_sums
 from fedcascade.simulation.exact import arrays
 from fedcascade.simulation.exact.arrays import AgentState, PackedStates, PersonalState, PushedState
@@ -54,12 +55,12 @@ class ExchangeDriver:
         nothing = Statistics.zero(d)
         keeper = OwnDataKeeper(policy, d) if policy.trust is not None else None
         blank = Ridge(nothing if keeper is None else keeper.weigh(nothing), policy.lambda_)
-        self.packed.numbers[:] = self._compute_numbers(blank, 1.0 if keeper is None else keeper.deviation)
-        if keeper is not None:
-            pack_sums(blank.statistics.gram, blank.statistics.moment, row := np.zeros(self.packed.download.shape[1]))
-            self.packed.download[:] = row
+        deviation = 1.0 if keeper is None else keeper.deviation
+        self.packed.numbers[:] = self._compute_numbers(blank, deviation)
+        pack_sums(blank.statistics.gram, blank.statistics.moment, row := np.zeros(self.packed.download.shape[1]))
+        self.packed.download[:] = row
         for agent in range(self.states.counts.shape[0]):
-            self.load_ridge(agent, blank)
+            self.load_ridge(agent, blank, deviation)
 
     def warm_up(self, sums: LogSums) -> None:
         """Start the server and the agents with data of a log, as ``warm_start.warm_up`` does."""
@@ -118,11 +119,12 @@ class ExchangeDriver:
         """Return a keeper of an agent's own data, as a view of that of all agents."""
         return OwnDataKeeper(self.policy, self.problem.dimension, OwnData(*(array[agent] for array in own_data)))
 
-    def report_changes(self, round_: int, changes: list[tuple[int, int]]) -> None:
-        """Report changed agents and their new clusters to a server that knows true clusters."""
+    def start_round(self, round_: int, changes: list[tuple[int, int]], newcomers: list[int]) -> None:
+        """Report changed agents to a server that knows true clusters, and send its prior to newcomers."""
         for agent, cluster in changes:
             self.server.groups.set_true_cluster(agent, cluster)
             self.run_exchange(round_, agent, Cause.CHANGE)
+        self.receive(tuple((agent, self.server.answer(agent)) for agent in newcomers))
 
     def receive(self, downloads: Downloads, *, is_delayed: bool = False) -> None:
         """Apply downloads to their agents, now or in their next rounds."""
@@ -156,9 +158,6 @@ class ExchangeDriver:
         states.gram[agent], states.moment[agent] = sums.gram, sums.moment
         states.theta[agent], states.root[agent] = ridge.theta, ridge.root
         states.numbers[agent] = self._compute_numbers(ridge, deviation)
-        # A download may arrive while the buffer holds data, whose widths under the new ridge are unknown.
-        if states.counts[agent, arrays.ROUNDS] > 0:
-            states.numbers[agent, arrays.SQUARED_WIDTHS] = np.inf
         if self.policy.personal:
             fit_personal(self.compiled_policy, arrays.select_agent(states, agent), self.personal, agent)
 
@@ -171,7 +170,7 @@ def make_states(users: int, d: int) -> AgentState:
     """Make the state of agents without data."""
     moment, theta, buffer_moment = np.zeros((3, users, d))
     gram, root, buffer_gram = np.zeros((3, users, d, d))
-    numbers, counts = np.zeros((users, 4)), np.zeros((users, 4), np.int64)
+    numbers, counts = np.zeros((users, 4)), np.zeros((users, 5), np.int64)
     return AgentState(gram, moment, theta, root, buffer_gram, buffer_moment, numbers, counts)
 
 
@@ -186,14 +185,14 @@ def _fill_buffer(states: AgentState, agent: int, statistics: Statistics) -> None
     states.buffer_gram[agent] += statistics.gram
     states.buffer_moment[agent] += statistics.moment
     states.counts[agent, : arrays.ARRIVALS] += statistics.count, statistics.clicks, statistics.rounds
-    states.numbers[agent, arrays.SQUARED_WIDTHS] = np.inf  # unknown
+    states.counts[agent, arrays.SHORTFALL] += int(statistics.shortfall / GRID)
 
 
 def make_packed_states(users: int, d: int) -> PackedStates:
     """Make packed states of agents without data."""
     width = d * (d + 1) // 2 + d
     download, buffer = np.zeros((users, width)), np.zeros((users, width))
-    return PackedStates(download, buffer, np.zeros((users, 4)), np.zeros((users, 4), np.int64))
+    return PackedStates(download, buffer, np.zeros((users, 4)), np.zeros((users, 5), np.int64))
 
 
 def _take_packed_buffer(packed: PackedStates, agent: int, d: int) -> Statistics:
@@ -212,8 +211,8 @@ def _take_buffer(states: AgentState, agent: int) -> Statistics:
     return Statistics(gram, moment, *_take_counts(states.counts[agent]))
 
 
-def _take_counts(counts: NDArray[np.int64]) -> list[int]:
-    """Return items examined, clicks and rounds of a buffer, and set them to 0."""
-    taken: list[int] = counts[: arrays.ARRIVALS].tolist()
-    counts[: arrays.ARRIVALS] = 0
-    return taken
+def _take_counts(counts: NDArray[np.int64]) -> tuple[int, int, int, float]:
+    """Return items examined, clicks, rounds and shortfall of a buffer, and set them to 0."""
+    examined, clicks, rounds, arrivals, shortfall = counts.tolist()
+    counts[:] = 0, 0, 0, arrivals, 0
+    return examined, clicks, rounds, GRID * shortfall

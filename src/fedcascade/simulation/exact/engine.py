@@ -1,7 +1,7 @@
 """The exact engine: the Trace of the reference, from compiled code.
 
-If an exchange reaches only the uploading agent, agents play ahead (``event_driven``). Otherwise rounds are played in
-order of time (``sequential``).
+If an exchange reaches only the uploading agent, agents play ahead (``event_driven``). Otherwise, and if feedback comes
+late, rounds are played in order of time (``sequential``).
 """
 
 import os
@@ -28,7 +28,7 @@ def simulate(
     report = progress or (lambda _: None)
     require_integer("threads", threads)
     simulation = prepare_simulation(scenario)
-    by_agent = lower(REPLY_RULES, scenario.policy.reply_rule) is RoundOrder.BY_AGENT
+    by_agent = lower(REPLY_RULES, scenario.policy.reply_rule) is RoundOrder.BY_AGENT and not scenario.is_late
     driver = ExchangeDriver(scenario, simulation, is_packed=by_agent)
     if scenario.warm is not None:
         driver.warm_up(scenario.warm)
@@ -37,5 +37,5 @@ def simulate(
             for done in EventDrivenEngine(scenario, driver, pool, threads, window).play():
                 report(done)
     else:
-        SequentialEngine(driver, window).play(report)
+        SequentialEngine(scenario, driver, window).play(report)
     return simulation.recorder.build_trace(scenario.policy.name, "exact", simulation.server.groups.labels)

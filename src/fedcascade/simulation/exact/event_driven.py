@@ -81,8 +81,7 @@ class EventDrivenEngine:
         has_news = bool(changes or newcomers)
         if has_news:  # apply these before any agent plays on
             self.settle(before)
-            self.driver.report_changes(first, changes)
-            self.driver.receive(tuple((agent, self.driver.server.answer(agent)) for agent in newcomers))
+            self.driver.start_round(first, changes, newcomers)
             before = now
         waiting = before.window.upload_round[present] > 0
         free, late = Task(now, present[~waiting]), Task(now, present[waiting])

@@ -14,9 +14,11 @@ from fedcascade.federation.own_data import OwnData, add_list
 from fedcascade.federation.rows import COUNTS, Rows
 from fedcascade.federation.triggers import compute_auxiliary_probability
 from fedcascade.federation.trust import CompiledTrust, is_due, weigh_others
+from fedcascade.learning.cascade import compute_expected_value
 from fedcascade.learning.confidence import compute_beta
 from fedcascade.learning.discounts import add_listed
 from fedcascade.numerics import linear, streams
+from fedcascade.numerics.grid import GRID
 from fedcascade.numerics.jit import fetch_and_increment, jit_inline, jit_no_refcount
 from fedcascade.simulation.exact import arrays
 from fedcascade.simulation.exact.arrays import (
@@ -27,10 +29,17 @@ from fedcascade.simulation.exact.arrays import (
     Window,
 )
 from fedcascade.simulation.exact.constrained import select_constrained
-from fedcascade.simulation.exact.ranking import compute_best_reward, compute_mean, select_list, select_pair_list
+from fedcascade.simulation.exact.ranking import (
+    compute_attraction,
+    compute_best_reward,
+    compute_mean,
+    select_list,
+    select_pair_list,
+)
 from fedcascade.simulation.exact.screening import Indices, Scratch, load_decision, screen_items
 
 STEADY, WEIGHED, CHANGED = 0, 1, 2  # results of follow_user
+Seen = tuple[int, int, float]  # the first click or -1, the number of examined items, and the reward of the click
 
 
 @jit_no_refcount
@@ -49,21 +58,22 @@ def advance_agents(
         agent = agents[place]
         cursor, stop, fired = window.cursor[agent], window.stop[agent], -1
         state = arrays.place_agent(slot, packed, agent)
-        theta, margin = environment.thetas[agent], 0.0
+        margin = 0.0
         if cursor < stop:
-            for k in range(theta.size):
-                scratch.true_theta[k] = theta[k]
+            load_user(environment, agent, scratch)
             arrays.unpack_agent(policy, packed, agent, state, scratch)
             margin = prepare_decision(policy, state, scratch)
         while cursor < stop and fired < 0:
             t = window.rounds[cursor]
             cursor += 1
-            seen = play_round(environment, policy, theta, state, window, scratch, t, margin)
+            seen = play_round(environment, policy, agent, state, window, scratch, t, margin)
             keep_first(simulation.first, agent, scratch, seen)
             followed = follow_user(
                 simulation.own, policy.detection, policy.trust, simulation, agent, state, scratch, seen
             )
-            fired = arrays.CHANGE if followed == CHANGED else find_trigger(environment.seed, policy, state, scratch, t)
+            fired = arrays.CHANGE
+            if followed != CHANGED:
+                fired = find_trigger(environment.seed, policy, state, scratch, t, t, state.counts[arrays.ARRIVALS])
             if followed == WEIGHED:
                 linear.pack_sums(state.gram, state.moment, packed.download[agent])
             if policy.every_round or followed == WEIGHED:
@@ -76,22 +86,27 @@ def advance_agents(
         place = fetch_and_increment(taken)
 
 
+@jit_inline
+def load_user(environment: CompiledEnvironment, user: int, scratch: Scratch) -> None:
+    """Load the theta of a user for ``screen_items``."""
+    theta = environment.thetas[user]
+    for k in range(theta.size):
+        scratch.true_theta[k] = theta[k]
+
+
 @jit_no_refcount
-def keep_first(first: Rows | None, agent: int, scratch: Scratch, seen: tuple[int, int]) -> None:
-    """Keep the first item of a list for a private upload; ``seen`` is the result of ``play_round``."""
+def keep_first(first: Rows | None, agent: int, scratch: Scratch, seen: Seen) -> None:
+    """Keep the first item of a list for a private upload."""
     if first is not None:
-        add_list(first[agent], scratch.listed_features, 1, 0 if seen[0] == 0 else -1, 1.0)
+        add_list(first[agent], scratch.listed_features, 1, 0 if seen[0] == 0 else -1, seen[2])
 
 
 @jit_no_refcount
 def follow_user(
     own: OwnData | None, detection: CompiledDetection | None, trust: CompiledTrust | None,
-    simulation: CompiledSimulation, agent: int, state: AgentState, scratch: Scratch, seen: tuple[int, int],
+    simulation: CompiledSimulation, agent: int, state: AgentState, scratch: Scratch, seen: Seen,
 ) -> int:  # fmt: skip
-    """Detect a change of the user after a round, and weigh other users' data, as ``Agent`` does.
-
-    ``seen`` is the result of ``play_round``.
-    """
+    """Detect a change of the user after a round, and weigh other users' data, as ``Agent`` does."""
     if own is None:
         return STEADY
     mine = OwnData(
@@ -107,9 +122,9 @@ def follow_user(
         own.noise[agent],
         own.deviation[agent],
     )
-    click, examined = seen
+    click, examined, reward = seen
     counts = mine.total.size - COUNTS
-    if follow_list(mine, detection, scratch.listed_features, examined, click, 1.0, state.theta, state.root):
+    if follow_list(mine, detection, scratch.listed_features, examined, click, reward, state.theta, state.root):
         return CHANGED
     moment = mine.total[counts - state.theta.size : counts]
     clicks = _add_other_clicks(simulation.environment.behaviour, moment, None, scratch, click, examined)
@@ -139,7 +154,7 @@ def prepare_decision(policy: CompiledPolicy, state: AgentState, scratch: Scratch
     """Load an agent's decision; return the error margin of its single-precision scores."""
     bound_width = np.inf  # a bound does not pay for a single round
     if policy.every_round:
-        _solve_decision(policy, state, scratch)
+        solve_decision(policy, state, scratch)
     else:
         if state.numbers[arrays.BOUND_WIDTH] == 0.0:
             state.numbers[arrays.BOUND_WIDTH] = _bound_width(state, scratch)
@@ -159,7 +174,7 @@ def _bound_width(state: AgentState, scratch: Scratch) -> float:
 
 
 @jit_inline
-def _solve_decision(policy: CompiledPolicy, state: AgentState, scratch: Scratch) -> None:
+def solve_decision(policy: CompiledPolicy, state: AgentState, scratch: Scratch) -> None:
     """Solve the ridge of download and buffer, in the steps of ``Ridge``."""
     gram, moment = scratch.upper, scratch.moment
     for k in range(moment.size):
@@ -183,38 +198,55 @@ def factorise_with_buffer(lambda_: float, state: AgentState, upper: NDArray[np.f
 
 @jit_no_refcount
 def play_round(
-    environment: CompiledEnvironment, policy: CompiledPolicy, theta: linear.Vector, state: AgentState, window: Window,
+    environment: CompiledEnvironment, policy: CompiledPolicy, user: int, state: AgentState, window: Window,
     scratch: Scratch, t: int, margin: float,
-) -> tuple[int, int]:  # fmt: skip
-    """Play one round; return the first click, or -1, and the number of examined items.
-
-    SQUARED_WIDTHS remains an upper bound of the sum of the buffer's squared widths.
-    """
-    listed, best = choose_list(environment, policy, None, theta, state, scratch, t, margin)
-    click, examined = show_list(environment, policy, theta, window, scratch, t, listed, best)
-    for position in range(examined):
+) -> Seen:  # fmt: skip
+    """Play one round; SQUARED_WIDTHS remains an upper bound of the sum of the buffer's squared widths."""
+    listed, best = choose_list(environment, policy, None, user, state, scratch, t, margin)
+    seen = show_list(environment, policy, user, window, scratch, t, listed, best)
+    for position in range(seen[1]):
         width = np.sqrt(np.float64(scratch.squared_width[scratch.selected[position]])) + policy.slack
         state.numbers[arrays.SQUARED_WIDTHS] += width * width
+    learn_list(environment.behaviour, policy, state, scratch, seen)
+    return seen
+
+
+@jit_no_refcount
+def show_round(
+    environment: CompiledEnvironment, policy: CompiledPolicy, user: int, state: AgentState, window: Window,
+    scratch: Scratch, t: int, margin: float,
+) -> Seen:  # fmt: skip
+    """Play one round without learning from it."""
+    listed, best = choose_list(environment, policy, None, user, state, scratch, t, margin)
+    return show_list(environment, policy, user, window, scratch, t, listed, best)
+
+
+@jit_inline
+def learn_list(
+    behaviour: CompiledBehaviour | None, policy: CompiledPolicy, state: AgentState, scratch: Scratch, seen: Seen
+) -> None:
+    """Add a list to the buffer."""
+    click, examined, reward = seen
     gram, moment = state.buffer_gram, state.buffer_moment
-    add_listed(gram, moment, scratch.listed_features, examined, click, policy.gammas)
-    clicks = _add_other_clicks(environment.behaviour, moment, policy.gammas, scratch, click, examined)
-    count_round(state, examined, clicks)
-    return click, examined
+    add_listed(gram, moment, scratch.listed_features, examined, click, reward, policy.gammas)
+    clicks = _add_other_clicks(behaviour, moment, policy.gammas, scratch, click, examined)
+    count_round(state, seen, clicks)
 
 
 @jit_inline
 def choose_list(
-    environment: CompiledEnvironment, policy: CompiledPolicy, own_root: linear.Matrix | None, theta: linear.Vector,
+    environment: CompiledEnvironment, policy: CompiledPolicy, own_root: linear.Matrix | None, user: int,
     state: AgentState, scratch: Scratch, t: int, margin: float,
 ) -> tuple[int, float]:  # fmt: skip
     """Draw the items of a round, and write the list of an agent into ``scratch.selected``.
 
-    ``own_root`` belongs to the agent's personal part, if it has one; ``theta`` is the user's. Return the length of the
-    list and the reward of the best list.
+    ``own_root`` belongs to the agent's personal part, if it has one. Return the length of the list and the reward of
+    the best list.
     """
     seed, beta = environment.seed, state.numbers[arrays.BETA]
     items = draw_items(environment, scratch, t)
-    listed, best = select_constrained(policy.limits, environment, state, own_root, theta, scratch, t, items)
+    state.counts[arrays.ARRIVALS] += 1
+    listed, best = select_constrained(policy.limits, environment, state, own_root, user, scratch, t, items)
     if listed < 0:
         listed = min(policy.length, items)
         screen_items(items, listed, beta, margin, scratch)
@@ -222,7 +254,7 @@ def choose_list(
             select_list(seed, t, items, state.theta, state.root, beta, margin, scratch)
         else:
             select_pair_list(seed, t, items, state.theta, state.root, own_root, beta, scratch)
-        best = compute_best_reward(environment.behaviour, environment.link, theta, items, policy.length, scratch)
+        best = compute_best_reward(environment.values, environment, user, items, policy.length, scratch)
     return listed, best
 
 
@@ -236,35 +268,38 @@ def draw_items(environment: CompiledEnvironment, scratch: Scratch, t: int) -> in
 
 @jit_inline
 def show_list(
-    environment: CompiledEnvironment, policy: CompiledPolicy, theta: linear.Vector, window: Window, scratch: Scratch,
+    environment: CompiledEnvironment, policy: CompiledPolicy, user: int, window: Window, scratch: Scratch,
     t: int, listed: int, best: float,
-) -> tuple[int, int]:  # fmt: skip
-    """Show the list to the user; return the position of the first click, or -1, and the number of examined items.
+) -> Seen:  # fmt: skip
+    """Show the list to the user.
 
     ``scratch.listed_features`` gets the features of examined items; ``best`` is the reward of the best list.
     """
     selected = scratch.selected[:listed]
-    click, last, missed = _click_list(environment.behaviour, environment, theta, scratch, t, listed)
+    click, last, missed = _click_list(environment.behaviour, environment, user, scratch, t, listed)
+    reward, expected = _draw_reward(environment.values, environment, user, scratch, t, listed, click, 1.0 - missed)
     examined = selected.size if click < 0 else last + 1
     for position in range(examined):
         for k in range(scratch.listed_features.shape[1]):
             scratch.listed_features[position, k] = scratch.columns[k, selected[position]]
     row = t - window.first
-    window.regret[row] = policy.alpha * best - (1.0 - missed)
+    window.regret[row] = policy.alpha * best - expected
     window.clicked[row] = click >= 0
     window.examined[row] = examined
+    if window.reward.shape[0] > 0:
+        window.reward[row] = reward if click >= 0 else 0.0
     if window.lists.shape[0] > 0:
         for position in range(selected.size):
             window.lists[row, position] = selected[position]
     if window.chances.shape[0] > 0:
         for position in range(selected.size):
             window.chances[row, position] = scratch.chances[position]
-    return click, examined
+    return click, examined, reward
 
 
 @jit_inline
 def _click_list(
-    behaviour: CompiledBehaviour | None, environment: CompiledEnvironment, theta: linear.Vector, scratch: Scratch,
+    behaviour: CompiledBehaviour | None, environment: CompiledEnvironment, user: int, scratch: Scratch,
     t: int, listed: int,
 ) -> tuple[int, int, float]:  # fmt: skip
     """Draw the clicks on a list; return the first and last click, or -1 and -1, and the probability of no click.
@@ -272,7 +307,7 @@ def _click_list(
     For the cascade, ``behaviour`` is None, and numba compiles no other model. Other models write all clicks into
     ``scratch.clicked``, in the steps of ``mark_clicks``.
     """
-    seed, link = environment.seed, environment.link
+    seed, link, theta = environment.seed, environment.link, environment.thetas[user]
     first, last, missed, stays = -1, -1, 1.0, True
     for position in range(listed):
         item = scratch.selected[position]
@@ -289,6 +324,27 @@ def _click_list(
                 first, last = position if first < 0 else first, position
                 stays = is_continued(behaviour, seed, t, position, weight)
     return first, last, missed
+
+
+@jit_inline
+def _draw_reward(
+    values: NDArray[np.float64] | None, environment: CompiledEnvironment, user: int, scratch: Scratch, t: int,
+    listed: int, click: int, chance: float,
+) -> tuple[float, float]:  # fmt: skip
+    """Draw the reward of a click on a list; return it and the expected reward of the list.
+
+    Without ``values`` they are 1 and the ``chance`` of a click.
+    """
+    if values is None:
+        return 1.0, chance
+    reward, weights, means = 1.0, scratch.best[:listed], scratch.value[:listed]
+    for position in range(listed):
+        item = scratch.selected[position]
+        weights[position] = apply_link(environment.link, compute_mean(environment.thetas[user], scratch.columns, item))
+        means[position] = compute_attraction(values[user], scratch.columns, item)
+        if position == click:
+            reward = draws.draw_reward(environment.seed, t, item, means[position])
+    return reward, compute_expected_value(weights, means)
 
 
 @jit_inline
@@ -309,24 +365,29 @@ def _add_other_clicks(
 
 
 @jit_inline
-def count_round(state: AgentState, examined: int, clicks: int) -> None:
-    """Count a round; the rest of a list after a click counts as another round (``Examination.rounds``)."""
-    state.counts[arrays.EXAMINED] += examined
+def count_round(state: AgentState, seen: Seen, clicks: int) -> None:
+    """Count a learned list; the rest of it after a click counts as another round (``Examination.rounds``)."""
+    state.counts[arrays.EXAMINED] += seen[1]
     state.counts[arrays.CLICKS] += clicks
     state.counts[arrays.ROUNDS] += max(1, clicks)
-    state.counts[arrays.ARRIVALS] += 1
+    state.counts[arrays.SHORTFALL] += int((1.0 - seen[2]) / GRID)
 
 
 @jit_inline
-def find_trigger(seed: np.uint64, policy: CompiledPolicy, state: AgentState, scratch: Scratch, t: int) -> int:
-    """Return the kind of the first trigger that fires, or -1."""
+def find_trigger(
+    seed: np.uint64, policy: CompiledPolicy, state: AgentState, scratch: Scratch, t: int, shown: int, arrivals: int
+) -> int:
+    """Return the kind of the first trigger that fires in round ``t``, or -1.
+
+    The list whose feedback may fire it is that of round ``shown`` and of this number among ``arrivals``.
+    """
     for place in range(policy.triggers.size):
         kind, level = int(policy.triggers[place]), policy.levels[place]
         if kind == arrays.DETERMINANT and _has_grown(policy, state, scratch, place):
             return kind
-        if kind == arrays.AUXILIARY and is_drawn(seed, level, t):
+        if kind == arrays.AUXILIARY and is_drawn(seed, level, t, shown):
             return kind
-        if kind == arrays.DOUBLING and state.counts[arrays.ARRIVALS] & (state.counts[arrays.ARRIVALS] - 1) == 0:
+        if kind == arrays.DOUBLING and arrivals & (arrivals - 1) == 0:
             return kind
         if kind == arrays.ALWAYS:
             return kind
@@ -338,13 +399,15 @@ def find_trigger_of(
     seed: np.uint64, policy: CompiledPolicy, states: AgentState, agent: int, scratch: Scratch, t: int
 ) -> int:
     """Return the kind of the first trigger of ``agent`` that fires, or -1; for callers in Python."""
-    return find_trigger(seed, policy, arrays.view_agent(states, agent), scratch, t)
+    return find_trigger(
+        seed, policy, arrays.view_agent(states, agent), scratch, t, t, states.counts[agent, arrays.ARRIVALS]
+    )
 
 
 @jit_inline
-def is_drawn(seed: np.uint64, p_scale: float, t: int) -> bool:
-    """Draw whether round t has a random exchange: p < p_t."""
-    return bool(streams.uniform(seed, streams.AUXILIARY, t, 0) < compute_auxiliary_probability(p_scale, t))
+def is_drawn(seed: np.uint64, p_scale: float, t: int, shown: int) -> bool:
+    """Draw whether the feedback of round ``shown`` causes a random exchange in round t: p < p_t."""
+    return bool(streams.uniform(seed, streams.AUXILIARY, shown, 0) < compute_auxiliary_probability(p_scale, t))
 
 
 @jit_inline

@@ -66,6 +66,7 @@ def _lower_clustered(environment: Clustered) -> arrays.CompiledEnvironment:
         categories=environment.categories,
         behaviour=None if behaviour is None else behaviour.compile(environment.most_items),
         link=environment.link,
+        values=None if environment.value_thetas is None else environment.value_thetas[environment.clusters],
     )
 
 
@@ -152,10 +153,6 @@ def _list_unsupported(scenario: Scenario) -> Iterator[str]:
         ("trust", "TRUSTS", TRUSTS, policy.trust),
         ("change detection", "DETECTIONS", DETECTIONS, policy.changes),
     ]
-    if getattr(scenario.environment, "value_thetas", None) is not None:
-        yield "values of clicks in the environment"
-    if scenario.is_late:
-        yield "late feedback"
     if _needs_beta_terms(policy):
         parts.append(("confidence", "CONFIDENCES", CONFIDENCES, policy.confidence))
     for kind, name, table, part in parts:

@@ -46,7 +46,7 @@ def compile_loops(policies: Sequence[Policy]) -> None:
     personal = arrays.PersonalState(np.zeros((0, d, d)), np.zeros((0, d)), np.zeros((0, d, d)))
     pushed = make_pushed_state(0, d)
     numbers, flags = np.zeros(1, np.int64), np.zeros(1, np.bool_)
-    results = np.zeros(1), flags, numbers, np.zeros((0, 1), np.int32), np.ones((0, 1))
+    results = np.zeros(1), flags, numbers, np.zeros((0, 1), np.int32), np.ones((0, 1)), np.empty(0)
     window = arrays.Window(1, numbers, numbers, numbers, numbers, numbers, *results)
     problem = ProblemSize(users=_USERS, dimension=d, list_length=1, rounds=2)
     states, scratch = make_states(_USERS, d), make_scratch(d, 4, 1)
@@ -61,7 +61,8 @@ def compile_loops(policies: Sequence[Policy]) -> None:
     if any(_get_order(policy) in (RoundOrder.BY_TIME, RoundOrder.ON_ARRIVAL) for policy in policies):
         compiled = lowering.compile_policy(POLICIES["fedind"], TopK(length=1), problem)
         simulation = arrays.CompiledSimulation(environment, compiled, states, packed, personal, pushed)
-        loops.advance_by_time(simulation, window, loops.Schedule(none, none), 0, 0, scratch)
+        lists = loops.make_open_lists(numbers, 1, d)
+        loops.advance_by_time(simulation, window, loops.Schedule(none, none), lists, 0, 0, scratch)
 
 
 def _get_order(policy: Policy) -> RoundOrder | None:

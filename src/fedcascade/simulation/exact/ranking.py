@@ -6,12 +6,14 @@ are scored again, equal to the reference to the bit.
 
 import numpy as np
 
-from fedcascade.environments.behaviours import CompiledBehaviour, Logistic, apply_link, fade_weight
-from fedcascade.learning.oracles import select_top_into
+from fedcascade.environments.behaviours import Logistic, apply_link, compute_weights, fade_weight
+from fedcascade.learning.cascade import compute_expected_value
+from fedcascade.learning.oracles import select_top, select_top_into
 from fedcascade.numerics import linear, simd, streams
-from fedcascade.numerics.jit import jit_inline
+from fedcascade.numerics.jit import jit, jit_inline
 from fedcascade.numerics.linear import Matrix, Vector
 from fedcascade.simulation.exact import screening
+from fedcascade.simulation.exact.arrays import CompiledEnvironment
 from fedcascade.simulation.exact.screening import Indices, Scratch, Singles, bound_error, collect_reaching
 
 
@@ -80,12 +82,16 @@ def compute_attraction(theta: Vector, columns: Singles, item: int) -> float:
 
 @jit_inline
 def compute_best_reward(
-    behaviour: CompiledBehaviour | None, link: Logistic | None, theta: Vector, items: int, length: int, scratch: Scratch
+    values: Matrix | None, environment: CompiledEnvironment, user: int, items: int, length: int, scratch: Scratch
 ) -> float:
-    """Return the reward of the best list for true weights; single precision rules out items.
+    """Return the expected reward of the best list for true weights; single precision rules out items.
 
-    Links are increasing, so the items with the highest means have the highest weights.
+    Links are increasing, so the items with the highest means have the highest weights. With ``values``, all items are
+    compared.
     """
+    theta, link, behaviour = environment.thetas[user], environment.link, environment.behaviour
+    if values is not None:
+        return _compute_best_value(link, theta, values[user], scratch.columns, items, length)
     margin = bound_error(theta.size, 1.0)  # ||theta|| is at most 1
     floor = scratch.reached[screening.TRUTH] - 2.0 * margin
     count = collect_reaching(scratch.true_mean, items, floor, scratch.candidates)
@@ -97,6 +103,16 @@ def compute_best_reward(
     for position in range(best.size):
         missed *= 1.0 - fade_weight(behaviour, position, best[position])
     return 1.0 - missed
+
+
+@jit  # allocates arrays
+def _compute_best_value(
+    link: Logistic | None, theta: Vector, values: Vector, columns: Singles, items: int, length: int
+) -> float:
+    features = np.ascontiguousarray(columns[: theta.size, :items])
+    weights, means = compute_weights(link, theta, features), compute_weights(None, values, features)
+    best = select_top(weights * means, np.zeros(items, np.uint32), length)
+    return compute_expected_value(weights[best], means[best])
 
 
 @jit_inline

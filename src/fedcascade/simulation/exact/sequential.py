@@ -1,33 +1,34 @@
 """The sequential engine: rounds in order of time, for policies in which an exchange may reach other agents."""
 
-from collections.abc import Callable
 from typing import cast
 
 import numpy as np
 
 from fedcascade.federation.grouping.graph.complete import GraphPartition
-from fedcascade.federation.messages import Cause, count_payload_bytes
+from fedcascade.federation.messages import Cause, Downloads, count_payload_bytes
 from fedcascade.simulation.exact import sequential_kernels as loops
 from fedcascade.simulation.exact.driver import ExchangeDriver
 from fedcascade.simulation.exact.lowering import CAUSES, REPLY_RULES, RoundOrder, lower
 from fedcascade.simulation.exact.windows import LONGEST_WINDOW, Batch, make_batch, make_driver_scratch, record_batch
 from fedcascade.simulation.ledger import LedgerEntry
-from fedcascade.simulation.scenario import Progress
+from fedcascade.simulation.scenario import Progress, Scenario, list_cluster_changes, list_newcomers
 
 
 class SequentialEngine:
     """An engine that plays rounds one after another, in compiled code between exchanges."""
 
-    def __init__(self, driver: ExchangeDriver, window: int | None) -> None:
-        self.driver = driver
+    def __init__(self, scenario: Scenario, driver: ExchangeDriver, window: int | None) -> None:
+        self.scenario, self.driver = scenario, driver
         self.window = window or LONGEST_WINDOW
-        self._play = self._choose_loop()
+        self._asks = lower(REPLY_RULES, driver.policy.reply_rule) is RoundOrder.ON_ARRIVAL
+        is_compiled = self._asks and not scenario.is_late and type(driver.server.groups) is GraphPartition
+        self._play = self._play_every_round if is_compiled else self._play_by_time
+        due = np.arange(1, scenario.rounds + 1)
+        if scenario.is_late:
+            due = np.array([scenario.find_due_round(t) for t in due.tolist()])
+        self._lists = loops.make_open_lists(due, scenario.oracle.length, driver.problem.dimension)
+        self._fetched: dict[int, Downloads] = {}  # before the rounds whose feedback is to come
         self._scratch = make_driver_scratch(driver)
-
-    def _choose_loop(self) -> Callable[[Batch], None]:
-        if lower(REPLY_RULES, self.driver.policy.reply_rule) is not RoundOrder.ON_ARRIVAL:
-            return self._play_by_time
-        return self._play_every_round if type(self.driver.server.groups) is GraphPartition else self._play_on_arrival
 
     def play(self, progress: Progress) -> None:
         """Play all rounds, window by window; ``progress`` is called between windows."""
@@ -43,30 +44,25 @@ class SequentialEngine:
             progress(done)
 
     def _play_by_time(self, batch: Batch) -> None:
-        """Play until the next upload, run its exchange, and play on."""
-        driver, first = self.driver, batch.window.first
-        single = driver.policy.reply_rule.single_learner
-        done = 0
+        """Play until the next upload, run its exchange, and play on; let agents ask the server before their rounds."""
+        driver, lists, first, done = self.driver, self._lists, batch.window.first, 0
+        changes = list_cluster_changes(driver.server, driver.environment, first)
+        driver.start_round(first, changes, list_newcomers(self.scenario, first))
         while done < batch.arrivals.size:
-            done, fired = self._advance(batch, done, batch.arrivals.size)
+            if self._asks and lists.progress[loops.SHOWN] < first + done:
+                self._fetched[first + done] = fetched = driver.server.answer_arrival(int(batch.arrivals[done]))
+                driver.receive(fetched)
+            done, fired = self._advance(batch, done, done + 1 if self._asks else batch.arrivals.size)
             if fired >= 0:
-                agent = 0 if single else int(batch.arrivals[done - 1])
-                driver.run_exchange(first + done - 1, agent, CAUSES[fired])
-
-    def _play_on_arrival(self, batch: Batch) -> None:
-        """Let each agent ask the server before its round."""
-        driver = self.driver
-        for done, agent in enumerate(batch.arrivals.tolist()):
-            fetched = driver.server.answer_arrival(agent)
-            driver.receive(fetched)
-            _, fired = self._advance(batch, done, done + 1)
-            driver.run_exchange(batch.window.first + done, agent, CAUSES[fired], fetched)  # always uploads
+                shown = int(lists.rounds[lists.progress[loops.LEARNED] - 1])
+                agent = int(lists.agents[shown % lists.agents.size])
+                driver.run_exchange(first + done, agent, CAUSES[fired], self._fetched.pop(shown, ()))
 
     def _advance(self, batch: Batch, begin: int, end: int) -> tuple[int, int]:
         users = batch.arrivals
         agents = np.zeros_like(users) if self.driver.policy.reply_rule.single_learner else users
         schedule = loops.Schedule(users, agents)
-        return loops.advance_by_time(batch.simulation, batch.window, schedule, begin, end, self._scratch)
+        return loops.advance_by_time(batch.simulation, batch.window, schedule, self._lists, begin, end, self._scratch)
 
     def _play_every_round(self, batch: Batch) -> None:
         """Play rounds with an exchange each, in compiled code until the heterogeneity graph may change."""

@@ -1,4 +1,4 @@
-"""Compiled rounds in order of time, for policies in which an exchange reaches other agents.
+"""Compiled rounds in order of time, for policies in which an exchange reaches other agents, and for late feedback.
 
 Rounds and triggers are those of ``kernels``. Policies with an exchange in every round have their own loop: it keeps
 the sums of the server in arrays, in the steps of ``Server.answer_arrival``, ``Agent`` and ``Server.receive``, until an
@@ -17,6 +17,7 @@ from fedcascade.federation.personal import SplitSums, split_rewards
 from fedcascade.learning.confidence import compute_beta
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics import linear
+from fedcascade.numerics.grid import GRID
 from fedcascade.numerics.jit import jit, jit_inline, jit_no_refcount
 from fedcascade.simulation.exact import arrays, kernels
 from fedcascade.simulation.exact.arrays import (
@@ -29,6 +30,8 @@ from fedcascade.simulation.exact.arrays import (
 )
 from fedcascade.simulation.exact.screening import Indices, Scratch, load_decision
 
+SHOWN, LEARNED = 0, 1  # indices into OpenLists.progress
+
 
 class Schedule(NamedTuple):
     """The user and the serving agent of each round of a window."""
@@ -37,35 +40,107 @@ class Schedule(NamedTuple):
     agents: Indices
 
 
+class OpenLists(NamedTuple):
+    """Lists that wait for their feedback, in a ring over rounds: the list of round t is at t modulo the size."""
+
+    rounds: Indices  # whose feedback arrives before the end, in the order of its arrival
+    due: Indices  # when it arrives
+    progress: Indices  # the last round whose list was shown, and the number of learned lists
+    agents: Indices
+    arrivals: Indices  # number of the list among those of its agent
+    clicks: Indices
+    examined: Indices
+    reward: NDArray[np.float64]
+    features: NDArray[np.float32]
+    clicked: NDArray[np.bool_]
+
+
+def make_open_lists(due: Indices, length: int, dimension: int) -> OpenLists:
+    """Make an empty ring; ``due`` has the round in which the feedback of each round arrives."""
+    rounds = np.argsort(due, kind="stable") + 1
+    rounds = rounds[due[rounds - 1] <= due.size]
+    size = 1 + int((due[rounds - 1] - rounds).max(initial=0))
+    agents, arrivals, clicks, examined = np.zeros((4, size), np.int64)
+    features, clicked = np.zeros((size, length, dimension), np.float32), np.zeros((size, length), np.bool_)
+    feedback = agents, arrivals, clicks, examined, np.ones(size), features, clicked
+    return OpenLists(rounds, due[rounds - 1], np.zeros(2, np.int64), *feedback)
+
+
 @jit_no_refcount
 def advance_by_time(
-    simulation: CompiledSimulation, window: Window, schedule: Schedule, begin: int, end: int, scratch: Scratch
-) -> tuple[int, int]:
-    """Play rounds until the next upload; return the number of rounds done, and the kind of trigger or -1."""
-    environment, policy, personal = simulation.environment, simulation.policy, simulation.personal
-    has_pushes = simulation.pushed.waits.size > 0
-    has_personal = personal.root.shape[0] > 0
+    simulation: CompiledSimulation, window: Window, schedule: Schedule, lists: OpenLists, begin: int, end: int,
+    scratch: Scratch,
+) -> tuple[int, int]:  # fmt: skip
+    """Play rounds until the next upload; return the number of rounds done, and the kind of trigger or -1.
+
+    After an upload, the next call learns the rest of the feedback that arrives in its round, if there is more.
+    """
+    progress, due = lists.progress, lists.due
     for i in range(begin, end):
-        agent, t = schedule.agents[i], window.first + i
-        state = arrays.view_agent(simulation.states, agent)
-        theta = environment.thetas[schedule.users[i]]
-        for k in range(theta.size):
-            scratch.true_theta[k] = theta[k]
-        if has_personal:
-            _play_personal_round(simulation, theta, agent, window, scratch, t)
-        else:
-            margin = kernels.prepare_decision(policy, state, scratch)
-            kernels.play_round(environment, policy, theta, state, window, scratch, t, margin)
-            if has_pushes:
-                _apply_push(simulation.pushed, agent, state)
-        fired = kernels.find_trigger(environment.seed, policy, state, scratch, t)
-        if fired < 0 and policy.sync_budget < np.inf and _compute_spent(policy, state, scratch) >= policy.sync_budget:
-            fired = arrays.SYNCHRONISATION
-        if fired >= 0:
-            return i + 1, fired
-        if has_personal:
-            fit_personal(policy, state, personal, agent)
+        t = window.first + i
+        if progress[SHOWN] < t:
+            _show_list(simulation, window, schedule, lists, i, scratch)
+            progress[SHOWN] = t
+        while progress[LEARNED] < due.size and due[progress[LEARNED]] <= t:
+            progress[LEARNED] += 1
+            fired = _learn_list(simulation, lists, lists.rounds[progress[LEARNED] - 1], t, scratch)
+            if fired >= 0:
+                return i, fired
     return end, -1
+
+
+@jit_inline
+def _show_list(
+    simulation: CompiledSimulation, window: Window, schedule: Schedule, lists: OpenLists, i: int, scratch: Scratch
+) -> None:
+    """Show the list of a round, and keep it with its feedback."""
+    user, agent, t = schedule.users[i], schedule.agents[i], window.first + i
+    environment, policy, place = simulation.environment, simulation.policy, t % lists.agents.size
+    state = arrays.view_agent(simulation.states, agent)
+    kernels.load_user(environment, user, scratch)
+    if simulation.personal.root.shape[0] > 0:
+        seen = _show_personal_list(simulation, user, agent, window, scratch, t)
+    else:
+        margin = kernels.prepare_decision(policy, state, scratch)
+        seen = kernels.show_round(environment, policy, user, state, window, scratch, t, margin)
+    lists.agents[place], lists.arrivals[place] = agent, state.counts[arrays.ARRIVALS]
+    lists.clicks[place], lists.examined[place], lists.reward[place] = seen
+    for position in range(seen[1]):
+        lists.clicked[place, position] = scratch.clicked[position]
+        for k in range(scratch.listed_features.shape[1]):
+            lists.features[place, position, k] = scratch.listed_features[position, k]
+
+
+@jit_inline
+def _learn_list(simulation: CompiledSimulation, lists: OpenLists, shown: int, t: int, scratch: Scratch) -> int:
+    """Learn in round ``t`` from the list of round ``shown``; return the kind of trigger that fires, or -1."""
+    policy, own, place = simulation.policy, simulation.own, shown % lists.agents.size
+    agent, seen = lists.agents[place], (lists.clicks[place], lists.examined[place], lists.reward[place])
+    state, has_personal = arrays.view_agent(simulation.states, agent), simulation.personal.root.shape[0] > 0
+    for position in range(seen[1]):
+        scratch.clicked[position] = lists.clicked[place, position]
+        for k in range(scratch.listed_features.shape[1]):
+            scratch.listed_features[position, k] = lists.features[place, position, k]
+    if own is not None and policy.every_round:
+        kernels.solve_decision(policy, state, scratch)  # may be older than feedback learned before
+    if simulation.pushed.waits.size > 0:
+        _apply_push(simulation.pushed, agent, state)
+    if has_personal:
+        _split_rewards(policy, state, simulation.personal, agent, scratch.listed_features, seen)
+    else:
+        kernels.learn_list(simulation.environment.behaviour, policy, state, scratch, seen)
+    kernels.keep_first(simulation.first, agent, scratch, seen)
+    state.numbers[arrays.SQUARED_WIDTHS] = np.inf  # the widths under the present download are unknown
+    detection, trust = policy.detection, policy.trust
+    if kernels.follow_user(own, detection, trust, simulation, agent, state, scratch, seen) == kernels.CHANGED:
+        return arrays.CHANGE
+    arrivals = lists.arrivals[place]
+    fired = kernels.find_trigger(simulation.environment.seed, policy, state, scratch, t, shown, arrivals)
+    if fired < 0 and policy.sync_budget < np.inf and _compute_spent(policy, state, scratch) >= policy.sync_budget:
+        fired = arrays.SYNCHRONISATION
+    if fired < 0 and has_personal:
+        fit_personal(policy, state, simulation.personal, agent)
+    return fired
 
 
 @jit_inline
@@ -79,7 +154,6 @@ def _apply_push(pushed: PushedState, agent: int, state: AgentState) -> None:
                 state.gram[i, j], state.root[i, j] = pushed.gram[agent, i, j], pushed.root[agent, i, j]
         for k in range(state.numbers.size):
             state.numbers[k] = pushed.numbers[agent, k]
-        state.numbers[arrays.SQUARED_WIDTHS] = np.inf  # those of the buffer under the new download are unknown
 
 
 @jit_inline
@@ -91,19 +165,15 @@ def _compute_spent(policy: CompiledPolicy, state: AgentState, scratch: Scratch) 
 
 
 @jit_no_refcount
-def _play_personal_round(
-    simulation: CompiledSimulation, theta: linear.Vector, agent: int, window: Window, scratch: Scratch, t: int
-) -> None:
-    """Play one round of an agent with a personal part."""
+def _show_personal_list(
+    simulation: CompiledSimulation, user: int, agent: int, window: Window, scratch: Scratch, t: int
+) -> kernels.Seen:
+    """Show the list of an agent with a personal part."""
     environment, policy, personal = simulation.environment, simulation.policy, simulation.personal
     state = arrays.view_agent(simulation.states, agent)
     margin = load_decision(state.theta, state.root, state.numbers[arrays.BETA], np.inf, scratch)
-    listed, best = kernels.choose_list(environment, policy, personal.root[agent], theta, state, scratch, t, margin)
-    click, examined = kernels.show_list(environment, policy, theta, window, scratch, t, listed, best)
-    if simulation.pushed.waits.size > 0:
-        _apply_push(simulation.pushed, agent, state)
-    _split_rewards(policy, state, personal, agent, scratch.listed_features, examined, click)
-    kernels.count_round(state, examined, int(click >= 0))
+    listed, best = kernels.choose_list(environment, policy, personal.root[agent], user, state, scratch, t, margin)
+    return kernels.show_list(environment, policy, user, window, scratch, t, listed, best)
 
 
 @jit  # allocates arrays
@@ -113,14 +183,14 @@ def _split_rewards(
     personal: PersonalState,
     agent: int,
     listed: linear.Features,
-    examined: int,
-    click: int,
+    seen: kernels.Seen,
 ) -> None:
     """Add a list to the sums, as ``PersonalEstimate.observe`` does."""
     gram, moment = state.gram + state.buffer_gram, state.moment + state.buffer_moment
     own_gram, own_moment = personal.gram[agent], personal.moment[agent]
     sums = SplitSums(gram, moment, own_gram, own_moment, state.buffer_gram, state.buffer_moment)
-    split_rewards(sums, listed, examined, click, 1.0, policy.lambda_)
+    split_rewards(sums, listed, seen[1], seen[0], seen[2], policy.lambda_)
+    kernels.count_round(state, seen, int(seen[0] >= 0))
 
 
 @jit  # allocates arrays
@@ -138,7 +208,7 @@ def fit_personal(policy: CompiledPolicy, state: AgentState, personal: PersonalSt
 class Graph(NamedTuple):
     """The server's state: data and estimates of agents, the sums of groups, and the edges.
 
-    ``counts`` of a group are examined items, clicks and rounds.
+    ``counts`` of a group are examined items, clicks, rounds and its shortfall in GRIDs.
     """
 
     held: HeldArrays
@@ -154,9 +224,10 @@ class Graph(NamedTuple):
 def copy_graph(groups: GraphPartition) -> Graph:
     """Return the server's state as arrays: copies of pooled sums, views of everything else."""
     d, rows = groups.holdings.dimension, max(groups.pools) + 1
-    gram, moment, counts = np.zeros((rows, d, d)), np.zeros((rows, d)), np.zeros((rows, 3), np.int64)
+    gram, moment, counts = np.zeros((rows, d, d)), np.zeros((rows, d)), np.zeros((rows, 4), np.int64)
     for label, pool in groups.pools.items():
-        gram[label], moment[label], counts[label] = pool.gram, pool.moment, (pool.count, pool.clicks, pool.rounds)
+        gram[label], moment[label] = pool.gram, pool.moment
+        counts[label] = pool.count, pool.clicks, pool.rounds, int(pool.shortfall / GRID)
     edges = groups.labels, groups.edges, groups.alpha_d, groups.is_narrow
     return Graph(groups.holdings.arrays, gram, moment, counts, *edges)
 
@@ -165,7 +236,8 @@ def write_back(graph: Graph, groups: GraphPartition) -> None:
     """Write pooled sums back to the server's state."""
     for label in groups.pools:
         gram, moment = graph.gram[label].copy(), graph.moment[label].copy()
-        groups.pools[label] = Statistics(gram, moment, *graph.counts[label].tolist())
+        count, clicks, rounds, shortfall = graph.counts[label].tolist()
+        groups.pools[label] = Statistics(gram, moment, count, clicks, rounds, GRID * shortfall)
 
 
 @jit_no_refcount
@@ -177,20 +249,20 @@ def advance_every_round(
     state = arrays.view_agent(simulation.states, 0)
     for i in range(begin, users.size):
         user = users[i]
-        label, theta = graph.labels[user], environment.thetas[user]
+        label = graph.labels[user]
         gram, moment = graph.gram[label], graph.moment[label]
         log_det = linear.solve_ridge_into(gram, moment, policy.lambda_, scratch.upper, state.root, state.theta)
         state.numbers[arrays.BETA] = compute_beta(policy.beta, log_det)
         margin = load_decision(state.theta, state.root, state.numbers[arrays.BETA], np.inf, scratch)
-        for k in range(theta.size):
-            scratch.true_theta[k] = theta[k]
-        kernels.play_round(environment, policy, theta, state, window, scratch, window.first + i, margin)
-        for k in range(theta.size):
+        kernels.load_user(environment, user, scratch)
+        kernels.play_round(environment, policy, user, state, window, scratch, window.first + i, margin)
+        for k in range(moment.size):
             moment[k] += state.buffer_moment[k]
-            for j in range(theta.size):
+            for j in range(moment.size):
                 gram[k, j] += state.buffer_gram[k, j]
-        for k in range(3):
+        for k in range(arrays.ARRIVALS):
             graph.counts[label, k] += state.counts[k]
+        graph.counts[label, arrays.ARRIVALS] += state.counts[arrays.SHORTFALL]
         _hold_buffer(graph.held, user, state, policy.lambda_)
         state.buffer_gram[:] = 0.0
         state.buffer_moment[:] = 0.0
@@ -209,6 +281,7 @@ def _hold_buffer(held: HeldArrays, user: int, state: AgentState, lambda_: float)
     held.observations[user] += state.counts[arrays.EXAMINED]
     held.clicks[user] += state.counts[arrays.CLICKS]
     held.rounds[user] += state.counts[arrays.ROUNDS]
+    held.shortfall[user] += GRID * state.counts[arrays.SHORTFALL]
     held.width[user] = compute_confidence_width(held.observations[user])
 
 

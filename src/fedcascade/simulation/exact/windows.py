@@ -58,6 +58,7 @@ def make_window(driver: ExchangeDriver, first: int, arrivals: NDArray[np.int64])
         examined=np.empty(count, np.int64),
         lists=np.full((recorded, driver.compiled_policy.length), -1, np.int32),
         chances=np.ones((explored, driver.compiled_policy.length)),
+        reward=np.empty(0 if driver.compiled_environment.values is None else count),
     )
 
 
@@ -71,6 +72,6 @@ def record_batch(driver: ExchangeDriver, batch: Batch) -> None:
     window, recorder = batch.window, driver.recorder
     if (limits := driver.compiled_policy.limits) is not None:
         require_affordable(bool(window.examined.all()), limits.budget)
-    played = window.regret, window.clicked, window.examined, window.lists, window.chances
+    played = window.regret, window.clicked, window.examined, window.lists, window.chances, window.reward
     recorder.record_rounds(window.first, batch.arrivals, *played)
     recorder.record_checkpoint(batch.last, driver.server.groups.labels)

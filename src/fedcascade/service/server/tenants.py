@@ -17,7 +17,7 @@ from prometheus_client import Metric, generate_latest
 
 from fedcascade.checks import require
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.protocol.wire import EXCHANGES
+from fedcascade.service.protocol.wire import ENROLMENTS, EXCHANGES
 from fedcascade.service.server.app import HEALTH, PROBES, build_refusal, check_service
 from fedcascade.service.server.connections import RateLimiter, name_network
 from fedcascade.service.server.metrics import Metrics
@@ -29,6 +29,7 @@ BATCH = 4  # most jobs of a tenant in one transaction, so that its turns are sho
 SHARED_SECONDS, LONGEST_REST = 1.0, 0.1
 RESTS = 2.0  # rests of a turn's length per other writer: the event loop and the verifier work as long for a batch
 REQUESTS_PER_SECOND, REQUESTS_AT_ONCE = 100.0, 100.0  # of a tenant, beside exchanges that need no framework
+UNLIMITED = (*HEALTH, ENROLMENTS, "/v1/enrolment-tokens")  # the last two are limited by address
 REFUSAL_SECONDS = 1.0  # before a request beyond that rate is refused, so that a connection cannot send the next at once
 ROOT = "/t/"  # of the paths of tenants
 PREFIX = re.compile(rf"({ROOT}{NAME.pattern})(/.*)")
@@ -135,7 +136,7 @@ class TenantApplication:
             scope = {**scope, "path": found[2], "raw_path": found[2].encode(), "tenant": found[1]}
         path, tenant = scope["path"], scope.get("tenant", "")
         try:
-            if path not in HEALTH:
+            if path not in UNLIMITED:
                 self._limiter.take((tenant, path == EXCHANGES), time.monotonic())
         except Refused as refusal:
             await asyncio.sleep(REFUSAL_SECONDS)

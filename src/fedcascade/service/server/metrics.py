@@ -70,9 +70,8 @@ class PrivacyCollector(Collector):
             buckets = [(f"{epsilon:.6g}", float(agents)) for (epsilon, _), agents in zip(spent, sums, strict=True)]
             total = sum(epsilon * agents for epsilon, agents in spent)
             text = "Epsilon that agents have spent by private uploads."
-            yield HistogramMetricFamily(
-                "fedcascade_privacy_epsilon", text, [*buckets, ("+Inf", float(sums[-1]))], total
-            )
+            buckets.append(("+Inf", float(sums[-1])))
+            yield HistogramMetricFamily("fedcascade_privacy_epsilon", text, buckets, total)
 
 
 class Metrics:

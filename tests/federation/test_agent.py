@@ -8,11 +8,12 @@ import pytest
 from numpy.typing import NDArray
 
 import fedcascade
-from fedcascade.federation.agent import LARGEST_SQUARE, Agent, ShownList
+from fedcascade.federation.agent import Agent, ShownList
 from fedcascade.federation.decisions import DownloadAndBuffer, LastDownload
 from fedcascade.federation.grouping.partition import Alone
 from fedcascade.federation.messages import Cause
 from fedcascade.federation.policies import POLICIES, Policy
+from fedcascade.federation.privacy import LARGEST_SQUARE
 from fedcascade.federation.server import Server
 from fedcascade.federation.triggers import Always, Never
 from fedcascade.learning.confidence import Oful, ProblemSize

@@ -22,7 +22,9 @@ from fedcascade.federation.privacy import (
     SimulatedNoise,
     SystemNoise,
     Unit,
+    compute_epsilon,
     find_rho,
+    parse_privacy,
     sample_discrete_gaussian,
 )
 from fedcascade.federation.server import Server
@@ -161,6 +163,25 @@ def test_rho_is_safe_and_close_to_the_best_for_one_gaussian(epsilon: float, delt
     assert compute_delta(1.5 * rho) > delta
 
 
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0, 10.0])
+def test_epsilon_is_that_of_the_divergences_of_two_discrete_gaussians(epsilon: float) -> None:
+    # Sums over the whole numbers, and the exact delta of the privacy loss, in the place of the paper's formula: for one
+    # Gaussian with all of rho.
+    rho, delta = find_rho(epsilon, 1e-6), 1e-6
+    variance = 1e9
+    shift = round(math.sqrt(2 * rho * variance))
+    points = np.arange(-450_000, 450_000 + shift)
+    first, second = (-((points - centre) ** 2) / (2 * variance) for centre in (0, shift))
+    total = np.log(np.exp(first).sum())
+    assert np.log(np.exp(second).sum()) == pytest.approx(total, abs=1e-9)
+    for order in (1.5, 2.0, 4.0):  # rho-zCDP bounds each of them by order rho
+        divergence = np.log(np.exp(order * first + (1 - order) * second - total).sum()) / (order - 1)
+        assert divergence == pytest.approx(order * rho, rel=2e-3)
+    exact = np.maximum(0.0, np.exp(first - total) - np.exp(epsilon + second - total)).sum()
+    assert 0.02 * delta < exact <= delta
+    assert compute_epsilon(rho, delta) == pytest.approx(epsilon, rel=1e-6)
+
+
 def test_an_attacker_guesses_one_list_as_often_as_the_noise_says_and_less_than_epsilon_allows() -> None:
     # The attacker knows all other lists, and has to tell an upload with the list from one without it: 10,000 games.
     privacy, d, games = PrivateUploads(epsilon=1.0), 2, 10_000
@@ -224,7 +245,7 @@ def test_nearly_without_noise_the_evidence_is_that_of_the_data() -> None:
 
 
 def test_policies_and_calls_that_would_break_the_guarantee_are_refused() -> None:
-    with pytest.raises(ValueError, match="a trigger of a schedule, like Doubling"):
+    with pytest.raises(ValueError, match="a scheduled trigger, like Doubling"):
         replace(PRIVATE_POPULATION, trigger=Determinant() | Doubling())
     with pytest.raises(ValueError, match="no ChangeDetection"):
         PRIVATE_POPULATION.with_constants(drift="restart")
@@ -239,6 +260,8 @@ def test_policies_and_calls_that_would_break_the_guarantee_are_refused() -> None
     server = Server(policy=PRIVATE_POPULATION, agents=2, dimension=4)
     with pytest.raises(ValueError, match="a warm start uploads a log without noise"):
         warm_up(server, [agent, agent], LogSums(4))
+    with pytest.raises(ValueError, match="a private agent uploads on its schedule only"):
+        agent.send_buffer(Cause.FORCED)  # its sums have no noise yet
     off_grid = Upload(
         agent=0, sequence=1, cause=Cause.FORCED, statistics=Statistics(np.eye(2) / 3, np.zeros(2), 1, 0, 1)
     )
@@ -256,3 +279,42 @@ def test_a_private_agent_is_saved_with_its_first_items() -> None:
     again.load_state(agent.to_state())
     assert again.state.first is not None
     assert again.state.first.rounds == 1  # the third list; the first two are uploaded
+
+
+@pytest.mark.parametrize(("text", "line"), [
+    ("epsilon=1e-5", "private uploads of epsilon 1e-05, delta 1e-06, unit list"),
+    ("epsilon=0.01,delta=1e-300", "of epsilon 0.01, delta 1e-300, unit list"),
+    ("epsilon=2,unit=user,uploads=1000000000", "uploads 1000000000 would be noise alone: give a larger epsilon"),
+    ("epsilon=2,epsilon=30", "privacy must give each constant once"),
+])  # fmt: skip
+def test_a_promise_that_cannot_be_kept_is_refused(text: str, line: str) -> None:
+    with pytest.raises(ValueError, match=line):
+        parse_privacy(text)
+
+
+def test_more_uploads_of_a_user_are_less_privacy() -> None:
+    # An agent that has spent all of rho in 16 uploads would spend half of it again in 16 more of 32.
+    known = PrivateUploads(epsilon=2.0, unit=Unit.USER, uploads=16)
+    assert known.weakens(replace(known, uploads=17))
+    assert not known.weakens(replace(known, uploads=8))
+    assert not PrivateUploads(epsilon=2.0, uploads=16).weakens(replace(known, uploads=17))
+    assert known.weakens(replace(known, unit=Unit.LIST))
+
+
+class HugeNoise:
+    """A source whose noise has more than the 53 bits of a float."""
+
+    def draw(self, agent: int, sequence: int, variances: list[int]) -> NDArray[Any]:
+        return np.array([2**60 + 129] * len(variances), object)
+
+
+def test_a_sum_beyond_53_bits_is_rounded_once() -> None:
+    # Rounded before it is added, noise leaves the low bits of the data: 2^60 + 129 is halfway between two floats.
+    sums = Statistics.zero(1).observe(np.array([[0.5 + 2.0**-12]], np.float32), 0)
+    upload = Upload(agent=0, sequence=1, cause=Cause.FORCED, statistics=sums)
+    sent = PrivateUploads(epsilon=1.0).release(upload, HugeNoise())
+    assert sent is not None
+    steps = int(sums.gram[0, 0] / STEP)
+    assert sent.statistics.gram[0, 0] / STEP == float(2**60 + 129 + steps)
+    assert SystemNoise().draw(0, 1, [2**200])[0] != 0
+    assert isinstance(SystemNoise().draw(0, 1, [4])[0], int)

@@ -10,7 +10,7 @@ import { require } from "./checks.js";
 
 /**
  * Draws whole numbers with mean 0 and these variances.
- * @typedef {(variances: bigint[]) => number[]} NoiseSource
+ * @typedef {(variances: bigint[]) => (bigint | number)[]} NoiseSource
  * ``rho`` is the budget of one upload, in zCDP; ``uploads`` is the most of an agent whose unit is the user.
  * @typedef {{epsilon: number, delta: number, unit: "list" | "user", uploads: number, rho: number, noise: NoiseSource}} Privacy
  * ``spent`` is the epsilon of the uploads so far; with ``isSpent`` the agent sends nothing more.
@@ -20,6 +20,7 @@ import { require } from "./checks.js";
 const LONGEST = 1 + 1e-5; // squared norm of an item's features
 const GRAM_SHARE = 0.4, MOMENT_SHARE = 0.56, CLICK_SHARE = 0.04; // of rho
 const STEP = 2 ** -24; // of sums of products
+const LEAST_RHO = 1e-9; // of an upload
 const MOST_DELTA = 1e-5; // of an agent that asks for privacy
 
 /**
@@ -29,7 +30,7 @@ const MOST_DELTA = 1e-5; // of an agent that asks for privacy
 export function readPrivacy({ epsilon, delta, unit, uploads, drift }, noise = drawNoise) {
   const isKnown = epsilon > 0 && delta > 0 && delta < 1 && (unit === "list" || unit === "user") && Number.isSafeInteger(uploads) && uploads > 0;
   const rho = isKnown ? findRho(epsilon, delta) / (unit === "list" ? 1 : uploads) : 0;
-  require(rho > 0, `the server's private uploads have an invalid constant, got epsilon ${epsilon}, delta ${delta}, unit ${unit} and uploads ${uploads}`);
+  require(rho >= LEAST_RHO, `the server's private uploads have an invalid constant, got epsilon ${epsilon}, delta ${delta}, unit ${unit} and uploads ${uploads}`);
   require(drift !== "restart", "private uploads need a server without drift=restart");
   return { epsilon, delta, unit, uploads, rho, noise };
 }
@@ -42,8 +43,9 @@ export function requirePrivacy(offered, most, promised) {
   const wanted = promised ?? (most === undefined ? null : { epsilon: most, delta: MOST_DELTA, unit: "list" });
   if (!wanted) return;
   const { epsilon, delta, unit } = wanted, got = offered ? `epsilon ${offered.epsilon} and delta ${offered.delta} for a ${offered.unit}` : "none";
-  const fits = offered && offered.epsilon <= epsilon && offered.delta <= delta && (offered.unit === "user" || unit === "list");
-  require(fits, `this agent wants private uploads of epsilon <= ${epsilon} and delta <= ${delta} for a ${unit}, and the server offers ${got}`);
+  // More uploads of a user, with less noise each, would come on top of those that are spent.
+  const isSame = unit === "list" || (offered?.unit === "user" && offered.uploads <= (promised?.uploads ?? 0));
+  require(offered && isSame && offered.epsilon <= epsilon && offered.delta <= delta, `this agent wants private uploads of epsilon <= ${epsilon} and delta <= ${delta} for a ${unit}, and the server offers ${got}`);
 }
 
 /** Return the budget of an agent after so many uploads. @param {Privacy} privacy @param {number} sent @returns {PrivacyBudget} */
@@ -62,9 +64,10 @@ export function release(privacy, { statistics, ...upload }) {
   const { rounds } = statistics, gram = statistics.gram.slice(), d = statistics.moment.length;
   const noise = privacy.noise(computeVariances(privacy, rounds, d));
   let at = 0;
-  for (let i = 0; i < d; i++) for (let j = i; j < d; j++) gram[j * d + i] = gram[i * d + j] += STEP * noise[at++];
-  const moment = statistics.moment.map((value) => value + STEP * noise[at++]);
-  return { ...upload, statistics: { gram, moment, count: rounds, clicks: Math.min(Math.max(statistics.clicks + noise[at], 0), rounds), rounds } };
+  const addNoise = (/** @type {number} */ value) => STEP * Number(BigInt(value / STEP) + BigInt(noise[at++])); // rounded once, after the exact sum
+  for (let i = 0; i < d; i++) for (let j = i; j < d; j++) gram[j * d + i] = gram[i * d + j] = addNoise(gram[i * d + j]);
+  const moment = statistics.moment.map(addNoise), clicks = statistics.clicks + Number(noise[at]);
+  return { ...upload, statistics: { gram, moment, count: rounds, clicks: Math.min(Math.max(clicks, 0), rounds), rounds } };
 }
 
 /**
@@ -139,7 +142,7 @@ export function makeNoise(fill) {
     const scale = BigInt(Math.floor(Math.sqrt(Number(variance)))) + 1n; // any scale is exact, this one rejects few
     for (;;) {
       const drawn = drawLaplace(scale), size = drawn < 0n ? -drawn : drawn;
-      if (flip((size * scale - variance) ** 2n, 2n * variance * scale * scale)) return Number(drawn);
+      if (flip((size * scale - variance) ** 2n, 2n * variance * scale * scale)) return drawn;
     }
   });
 }

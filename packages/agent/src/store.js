@@ -211,7 +211,7 @@ class IndexedDbStore {
 
   sync() {
     return this.#queue.run("update", async () => {
-      if (!this.#memory) await this.#transact("readwrite", "strict", (entries) => entries.put(true, "synced")).catch(() => {});
+      if (!this.#memory) await this.#transact("readwrite", "strict", (entries) => entries.put(true, "synced")).catch((error) => this.#goOnInMemory(error));
     });
   }
 

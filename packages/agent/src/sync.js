@@ -1,6 +1,7 @@
 // The loop of exchanges: it sends uploads one by one, and compares sums with the server after an accident.
 
 import { isChange } from "./agent.js";
+import { require } from "./checks.js";
 import { BadReply, Refused, computePause, fetchTerms } from "./client.js";
 import { enrol } from "./enrolment.js";
 import { changeTerms, renumber, settle, withdraw } from "./ledger.js";
@@ -169,6 +170,8 @@ export class ExchangeLoop {
   async #send(upload) {
     const saved = this.#saved, client = this.#client;
     await saved.store.sync();
+    // What this page sends, a later one would send again with another noise.
+    require(!saved.policy.privacy || saved.store.trouble === null, `private uploads wait: ${saved.store.trouble}`);
     /** @type {Answer} */
     let answer;
     try {

@@ -10,10 +10,11 @@ import { FileStore } from "../src/file-store.js";
 import { connect } from "../src/index.js";
 import { beginSaved, follow, renumber, settle, withdraw } from "../src/ledger.js";
 import { checkTerms, followTerms } from "../src/policies.js";
-import { computeEpsilon, computeVariances, findRho, makeNoise, readPrivacy } from "../src/privacy.js";
+import { computeEpsilon, computeVariances, findRho, makeNoise, readPrivacy, release } from "../src/privacy.js";
 import { SavedAgent } from "../src/saved-agent.js";
 import { packNumbers, zero } from "../src/statistics.js";
 import { MemoryStore } from "../src/store.js";
+import { ExchangeLoop } from "../src/sync.js";
 import { always, doubling } from "../src/triggers.js";
 
 const ITEMS = [[0.5, 0.5], [0.5, -0.5], [0.1, 0.9]];
@@ -55,7 +56,7 @@ test("the sampler has the probabilities of a discrete Gaussian", () => {
     let total = 0, square = 0;
     for (let k = -40 * reach; k <= 40 * reach; k++) total += weigh(k);
     const counts = new Map();
-    for (const k of drawn) counts.set(k, (counts.get(k) ?? 0) + 1);
+    for (const k of drawn.map(Number)) counts.set(k, (counts.get(k) ?? 0) + 1);
     let others = draws, left = 1;
     for (let k = -reach; k <= reach; k++) {
       const expected = (draws * weigh(k)) / total, found = counts.get(k) ?? 0;
@@ -73,7 +74,7 @@ test("noise of an upload has its standard deviation, and system noise is used wi
   const privacy = readPrivacy(CONSTANTS), [variance] = computeVariances(privacy, 1, 2), draws = 4_000;
   assert.ok(variance > 2n ** 50n, `${variance}`);
   for (const source of [makeNoise(makeFill(4)), privacy.noise]) {
-    const scaled = source(Array(draws).fill(variance)).map((k) => k / Math.sqrt(Number(variance)));
+    const scaled = source(Array(draws).fill(variance)).map((k) => Number(k) / Math.sqrt(Number(variance)));
     const mean = scaled.reduce((sum, k) => sum + k, 0) / draws, square = scaled.reduce((sum, k) => sum + k * k, 0) / draws;
     assert.ok(Math.abs(mean) < 6 / Math.sqrt(draws) && Math.abs(square - 1) < 6 * Math.sqrt(2 / draws), `mean ${mean}, variance ${square}`);
   }
@@ -163,7 +164,7 @@ test("nothing is sent again: lost rounds are counted, and a restart drops first 
 
 test("terms that keep no promise are refused in one line", async () => {
   for (const mostEpsilon of [-1, 0, NaN, "much"]) await assert.rejects(connect({ url: "http://server", mostEpsilon }), /mostEpsilon must be a number > 0/);
-  const refused = [[{ drift: "restart" }, /without drift=restart/], ...[{ epsilon: 0 }, { delta: 1 }, { unit: "item" }, { uploads: 0.5 }, { epsilon: 1e-5 },
+  const refused = [[{ drift: "restart" }, /without drift=restart/], ...[{ epsilon: 0 }, { delta: 1 }, { unit: "item" }, { uploads: 0.5 }, { epsilon: 1e-5 }, { unit: "user", uploads: 1e9 },
     { epsilon: "much" }].map((changes) => [changes, /private uploads have an invalid constant, got epsilon/])];
   for (const [changes, line] of refused) assert.throws(() => checkTerms(withConstants(changes)), line);
   const kept = followTerms(TERMS, { policy: (own) => ({ ...own, trigger: always, privacy: null, trust: null }) });
@@ -173,4 +174,31 @@ test("terms that keep no promise are refused in one line", async () => {
     assert.throws(() => follow(agent.state, { terms }), /wants private uploads of epsilon <= 2 and delta <= 0.000001 for a list, and the server offers/);
   }
   follow(agent.state, { terms: withConstants({ epsilon: 1, unit: "user" }) });
+  const user = await makeAgent({}, withConstants({ unit: "user" }));
+  for (const changes of [{ unit: "user", uploads: 17 }, { unit: "list" }]) { // 16 more uploads would spend half of rho again
+    assert.throws(() => follow(user.state, { terms: withConstants(changes) }), /wants private uploads of epsilon <= 2/);
+  }
+  follow(user.state, { terms: withConstants({ unit: "user", uploads: 8 }) });
+});
+
+test("a sum beyond 53 bits is rounded once, so that noise hides the low bits of data", () => {
+  const huge = 2n ** 60n + 129n, privacy = readPrivacy(CONSTANTS, (variances) => variances.map(() => huge)), value = 0.25 + 2 ** -12;
+  const statistics = { gram: Float64Array.of(value), moment: Float64Array.of(0), count: 1, clicks: 0, rounds: 1 };
+  const sent = release(privacy, { sequence: 1, cause: "forced", statistics });
+  assert.equal(sent.statistics.gram[0] / 2 ** -24, Number(huge + BigInt(value * 2 ** 24)));
+  assert.equal(typeof makeNoise(makeFill(1))([2n ** 200n])[0], "bigint");
+});
+
+test("a page whose browser keeps nothing sends no private upload", async () => {
+  const sent = [], store = new MemoryStore(), agent = await makeAgent(countDraws(), TERMS, store);
+  const client = { exchange: async (upload) => { sent.push(upload); throw new Error("no answer"); } };
+  await agent.feedback(agent.recommend(ITEMS), { clicked: 0 });
+  store.trouble = "the browser cannot store this agent";
+  const loop = new ExchangeLoop(agent, client, [0.001, 0.01]);
+  assert.equal(await loop.flush(0.1), false);
+  assert.deepEqual([sent.length, loop.trouble], [0, "private uploads wait: the browser cannot store this agent"]);
+  store.trouble = null;
+  await loop.flush(0.1);
+  assert.ok(sent.length > 0 && sent.every((upload) => upload === sent[0]));
+  await loop.stop();
 });

@@ -17,7 +17,7 @@ from fedcascade.federation.own_data import OwnData
 from fedcascade.federation.own_data_keeper import OwnDataKeeper, make_policy_data
 from fedcascade.federation.personal import PersonalEstimate
 from fedcascade.federation.policies import Policy
-from fedcascade.federation.privacy import NoiseSource, SystemNoise
+from fedcascade.federation.privacy import LARGEST_SQUARE, NoiseSource, SystemNoise
 from fedcascade.federation.rows import unpack_row
 from fedcascade.federation.triggers import Occasion
 from fedcascade.learning.cascade import Examination, follow_cascade
@@ -26,7 +26,6 @@ from fedcascade.learning.oracles import ItemAttributes, Oracle, check_list, read
 from fedcascade.learning.ridge import LinearEstimate, Ridge, compute_log_det
 from fedcascade.learning.statistics import Statistics
 
-LARGEST_SQUARE = 1.0 + 1e-5  # squared norm of features of norm 1 after rounding to float32
 OPEN_LISTS = 1024  # drop a list without feedback after 1024 newer ones
 STATE_FORMAT = 2
 LIST_FIELDS = ("impression", "items", "features", "propensities")  # saved of an open list
@@ -427,7 +426,8 @@ class Agent:
         self.state = restart(self.policy, self.state, kept)
 
     def send_buffer(self, cause: Cause) -> Upload:
-        """Send the buffer, whatever the trigger says."""
+        """Send the buffer, whatever the trigger says; refuse to send that of a private agent, which has no noise."""
+        require(self.policy.privacy is None, "a private agent uploads on its schedule only")
         self.state, upload = send_buffer(self.policy, self.state, cause)
         return upload
 

@@ -126,9 +126,7 @@ class Policy:
         # The time of an upload must not depend on data, and an answer must not be taken for the agent's own data.
         is_scheduled = all(trigger.is_scheduled for trigger in self.trigger.list_joined())
         fits = self.privacy is None or (is_scheduled and self.trust is not None and self.changes is None)
-        require(
-            fits, "PrivateUploads() needs Trust(), no ChangeDetection(), and a trigger of a schedule, like Doubling()"
-        )
+        require(fits, "PrivateUploads() needs Trust(), no ChangeDetection() and a scheduled trigger, like Doubling()")
 
     def __repr__(self) -> str:
         constants = [f"{name.rstrip('_')}={value}" for name, value in self.constants().items()]
@@ -312,7 +310,7 @@ UNLISTED = {**BASELINES, PRIVATE_POPULATION.name: PRIVATE_POPULATION}
 def make_private(policy: Policy, privacy: PrivateUploads) -> Policy:
     """Return ``population`` with private uploads, which follow a fixed schedule."""
     expected = PRIVATE_POPULATION.name.removesuffix("-private")
-    require(policy.name == expected, f"private uploads need the policy {expected}, got {policy.name}")
+    require(policy.name == expected, f"private uploads need the policy {expected}, got {policy.name}: choose that one")
     return replace(policy, name=PRIVATE_POPULATION.name, trigger=Doubling(), privacy=privacy)
 
 

@@ -14,7 +14,7 @@ import secrets
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +28,10 @@ from fedcascade.numerics import streams
 from fedcascade.numerics.grid import GRID
 from fedcascade.numerics.linear import pack_sums, unpack_sums
 
-LONGEST = 1.0 + 1e-5  # squared norm of an item's features, as an agent checks it
+LARGEST_SQUARE = 1.0 + 1e-5  # squared norm of features of norm 1 after rounding to float32
 GRAM_SHARE, MOMENT_SHARE, CLICK_SHARE = 0.40, 0.56, 0.04  # of rho; the first two minimise s_b^2 + s_G^2 / 2
 STEP = GRID**2  # of sums of products
+LEAST_RHO = 1e-9  # of an upload; with less, noise of a gram has a standard deviation above 30,000
 TAIL = math.sqrt(2.0 * math.log(1e9))  # standard deviations that noise of one direction exceeds with 1e-9
 ORDERS = 1.0 + np.geomspace(1e-2, 1e4, 4_000)  # of the Renyi divergence, over which delta is minimised
 
@@ -64,7 +65,7 @@ class PrivacyBudget:
 class NoiseSource(Protocol):
     """A source of independent noise for the numbers of an upload."""
 
-    def draw(self, agent: int, sequence: int, variances: list[int]) -> NDArray[np.float64]:
+    def draw(self, agent: int, sequence: int, variances: list[int]) -> NDArray[Any]:
         """Draw whole numbers with mean 0 and these variances."""
 
 
@@ -77,6 +78,11 @@ class PrivateUploads(Part):
     unit: Unit = constant(Unit.LIST, meaning="data that an upload hides", range=enum_values(Unit))
     uploads: int = constant(16, meaning="most uploads of an agent whose unit is the user", range=whole_numbers(1))
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        got = f"epsilon {self.epsilon:g}, delta {self.delta:g}, unit {self.unit} and uploads {self.uploads}"
+        require(self.rho >= LEAST_RHO, f"private uploads of {got} would be noise alone: give a larger epsilon")
+
     @property
     def rho(self) -> float:
         """The budget of one upload, in zCDP."""
@@ -88,7 +94,7 @@ class PrivateUploads(Part):
         gram, moment, clicks = (
             1.0 / math.sqrt(2.0 * self.rho * share) for share in (GRAM_SHARE, MOMENT_SHARE, CLICK_SHARE)
         )
-        return Scales(reach * LONGEST * gram, reach * math.sqrt(LONGEST) * moment, reach * clicks)
+        return Scales(reach * LARGEST_SQUARE * gram, reach * math.sqrt(LARGEST_SQUARE) * moment, reach * clicks)
 
     def release(self, upload: Upload, source: NoiseSource) -> Upload | None:
         """Return an upload of first items with noise, or None once the user's budget is spent."""
@@ -98,14 +104,16 @@ class PrivateUploads(Part):
         d = sums.dimension
         row = np.empty(d * (d + 3) // 2)
         pack_sums(sums.gram, sums.moment, row)
-        require(np.array_equal(np.floor(row / STEP), row / STEP), "private uploads need features on the grid")
+        steps = row / STEP
+        require(np.array_equal(np.floor(steps), steps), "private uploads need features on the grid")
         sigmas = np.full(row.size, scales.gram / math.sqrt(2.0))
         sigmas[np.cumsum([0, *range(d, 1, -1)])] = scales.gram
         sigmas[-d:] = scales.moment
         variances = [math.ceil(value) for value in (*(sigmas / STEP) ** 2, scales.clicks**2)]
         noise = source.draw(upload.agent, upload.sequence, variances)
         gram, moment = np.empty((d, d)), np.empty(d)
-        unpack_sums(row + STEP * noise[:-1], gram, moment)
+        noisy = (steps.astype(np.int64) + noise[:-1]).astype(np.float64)  # rounded once, after the exact sum
+        unpack_sums(STEP * noisy, gram, moment)
         clicks = min(max(sums.clicks + int(noise[-1]), 0), sums.rounds)
         return replace(upload, statistics=Statistics(gram, moment, sums.rounds, clicks, sums.rounds))
 
@@ -114,29 +122,27 @@ class PrivateUploads(Part):
 
         If the unit is a list, uploads do not add up: no list is in two of them.
         """
-        spent, is_spent = (self.epsilon if uploads else 0.0), False
-        if self.unit == Unit.USER:
-            uploads, is_spent = min(uploads, self.uploads), uploads >= self.uploads
-            spent = compute_epsilon(uploads * self.rho, self.delta) if uploads else 0.0
-        return PrivacyBudget(self.epsilon, self.delta, Unit(self.unit), spent, is_spent)
+        is_spent = self.unit == Unit.USER and uploads >= self.uploads
+        total = min(uploads, self.uploads) * self.rho
+        spent = self.epsilon if self.unit == Unit.LIST else compute_epsilon(total, self.delta)
+        return PrivacyBudget(self.epsilon, self.delta, Unit(self.unit), spent if uploads else 0.0, is_spent)
 
     def weakens(self, other: "PrivateUploads | None") -> bool:
         """Return whether ``other`` promises less than this mechanism does."""
-        if other is None:
+        if other is None or other.epsilon > self.epsilon or other.delta > self.delta:
             return True
-        is_list = Unit(self.unit) == Unit(other.unit) == Unit.LIST or other.unit == Unit.USER
-        return not (is_list and other.epsilon <= self.epsilon and other.delta <= self.delta)
+        # More uploads of a user, with less noise each, would come on top of those that are spent.
+        return self.unit == Unit.USER and (other.unit == Unit.LIST or other.uploads > self.uploads)
 
     def check(self, upload: Statistics, dimension: int, uploads: int = 1) -> None:
         """Raise ValueError if noise explains these statistics, of one upload or the sum of several, only with 1e-9."""
         upload.check(dimension)
         require(0 < upload.rounds == upload.count, "a private upload must count one item for each of its lists")
-        scales = self.compute_scales(upload.rounds)
-        if self.unit == Unit.LIST:  # with the user as unit, the lists of all uploads bound their noise
-            scales = Scales(*(math.sqrt(uploads) * scale for scale in scales))
+        growth = math.sqrt(uploads) if self.unit == Unit.LIST else 1.0  # a user's lists bound the noise of all uploads
+        scales = Scales(*(growth * scale for scale in self.compute_scales(upload.rounds)))
         eigenvalues = np.linalg.eigvalsh(upload.gram)
         slack = scales.gram * (math.sqrt(2.0 * dimension) + TAIL)
-        most = upload.rounds * LONGEST + slack
+        most = upload.rounds * LARGEST_SQUARE + slack
         is_explained = -slack <= eigenvalues[0] and eigenvalues[-1] <= most
         require(bool(is_explained), f"eigenvalues of gram must be in {-slack:.6g}..{most:.6g} with this noise")
         most = upload.rounds + scales.moment * (math.sqrt(dimension) + TAIL)
@@ -171,8 +177,10 @@ def parse_privacy(text: str) -> PrivateUploads:
     2.0
     """
     known = {each.name: each for each in describe_constants(PrivateUploads(epsilon=1.0))}
-    given = dict(part.partition("=")[::2] for part in text.replace(" ", "").split(","))
+    parts = text.replace(" ", "").split(",")
+    given = dict(part.partition("=")[::2] for part in parts)
     require("epsilon" in given, f"privacy must look like 'epsilon=2,delta=1e-6', got '{text}'")
+    require(len(given) == len(parts), f"privacy must give each constant once, got '{text}'")
     for name in given:
         require_known("constant of private uploads", name, known)
     return PrivateUploads(**{name: known[name].parse(value) for name, value in given.items()})
@@ -188,18 +196,12 @@ def find_rho(epsilon: float, delta: float) -> float:
     low, high = 0.0, epsilon
     while high - low > 1e-9 * high:
         middle = (low + high) / 2.0
-        low, high = (middle, high) if compute_log_delta(middle, epsilon) <= math.log(delta) else (low, middle)
+        low, high = (middle, high) if compute_epsilon(middle, delta) <= epsilon else (low, middle)
     return low
 
 
-def compute_log_delta(rho: float, epsilon: float) -> float:
-    """Return ln delta of rho-zCDP at an epsilon (Canonne, Kamath, Steinke 2020, corollary 13)."""
-    above = ORDERS - 1.0
-    return float((above * (ORDERS * rho - epsilon) - np.log(above) + ORDERS * np.log1p(-1.0 / ORDERS)).min())
-
-
 def compute_epsilon(rho: float, delta: float) -> float:
-    """Return the epsilon of rho-zCDP at a delta, the inverse of ``find_rho``.
+    """Return the epsilon of rho-zCDP at a delta (Canonne, Kamath, Steinke 2020, corollary 13).
 
     >>> round(compute_epsilon(find_rho(1.0, 1e-6), 1e-6), 4)
     1.0
@@ -212,9 +214,9 @@ def compute_epsilon(rho: float, delta: float) -> float:
 class SystemNoise:
     """Discrete Gaussian noise from the operating system's random numbers, in integer arithmetic."""
 
-    def draw(self, agent: int, sequence: int, variances: list[int]) -> NDArray[np.float64]:  # noqa: ARG002
-        """Draw whole numbers with mean 0 and these variances."""
-        return np.array([float(sample_discrete_gaussian(variance)) for variance in variances])
+    def draw(self, agent: int, sequence: int, variances: list[int]) -> NDArray[Any]:  # noqa: ARG002
+        """Draw whole numbers with mean 0 and these variances, as integers of any size."""
+        return np.array([sample_discrete_gaussian(variance) for variance in variances], object)
 
 
 @dataclass(frozen=True)

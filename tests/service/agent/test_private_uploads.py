@@ -1,9 +1,10 @@
 """Private uploads between real agents and a real server: noise once, budget, refusals, restarts."""
 
 import math
+import sqlite3
 import subprocess
 import sys
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,13 @@ import pytest
 from nacl.signing import SigningKey
 
 from fedcascade.federation.messages import Cause, Upload
-from fedcascade.federation.policies import PRIVATE_POPULATION, Policy, guard_policy
+from fedcascade.federation.policies import POLICIES, PRIVATE_POPULATION, Policy, guard_policy
 from fedcascade.federation.privacy import PrivateUploads
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.agent.client import AgentClient, enrol_agent
 from fedcascade.service.agent.connection import connect
 from fedcascade.service.agent.ledger import settle
-from fedcascade.service.agent.pool import RemoteAgent
+from fedcascade.service.agent.pool import AgentPool, PoolAgent, RemoteAgent
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.settings import FOR_SIMULATIONS
@@ -49,7 +50,7 @@ def open_agent(running: RunningService, path: Path, **options: Any) -> RemoteAge
     return connect("", store=str(path), token=token, transport=transport, pauses=(0.005, 0.05), **options)
 
 
-def play(agent: RemoteAgent, lists: int, seed: int = 0) -> None:
+def play(agent: PoolAgent, lists: int, seed: int = 0) -> None:
     """Show lists of two items, each of which is clicked if its first feature is positive."""
     random = np.random.default_rng([seed, agent.memory.state.local.arrivals])
     for _ in range(lists):
@@ -229,15 +230,78 @@ def test_an_agent_accepts_no_less_privacy_than_it_began_with(running: RunningSer
     with open_agent(running, tmp_path / "agent.db", most_epsilon=2.0) as agent:
         play(agent, 3)
         terms = agent.memory.state.enrolment.terms
-        for change in ({"epsilon": 3.0}, {"delta": 1e-3}):
+        for change in ({"epsilon": 3.0}, {"delta": 1e-3}, {"epsilon": 1e-6}):
             weaker = replace_terms(terms, constants=terms.constants | change)
-            with pytest.raises(ValueError, match=r"promise less|wants private uploads"):
+            with pytest.raises(ValueError, match=r"promise less|wants private uploads|would be noise alone"):
                 agent.memory.follow(weaker)
         with pytest.raises(ValueError, match=r"promise less|wants private uploads"):
             agent.memory.follow(replace_terms(terms, policy="population"))
         agent.memory.follow(replace_terms(terms, constants=terms.constants | {"epsilon": 1.0}))
         assert agent.privacy is not None
         assert agent.privacy.epsilon == 1.0
+
+
+def test_an_agent_that_enrols_again_accepts_no_less_privacy(tmp_path: Path) -> None:
+    path = tmp_path / "agent.db"
+    (tmp_path / "other").mkdir()
+    weaker = guard_policy(PRIVATE_POPULATION.with_constants(epsilon=50.0))
+    with serve(tmp_path) as running, open_agent(running, path) as agent:
+        play(agent, 3)
+        assert agent.flush(20)
+    for policy in (POLICIES["population"], weaker):  # a server that says that it does not know the agent
+        with serve(tmp_path / "other", guard_policy(policy)) as other:
+            with suppress(ValueError), open_agent(other, path) as agent:
+                play(agent, 9)
+                agent.flush(1)
+                assert "promise less" in str(agent.trouble)
+            assert read_log(tmp_path / "other") == []
+        (tmp_path / "other" / "store.db").unlink()
+    with serve(tmp_path) as running, connect("", store=str(path), transport=CuttableTransport(running)) as agent:
+        assert agent.privacy is not None
+        assert agent.privacy.epsilon == 2.0
+
+
+def test_lists_of_a_promise_before_enrolment_are_never_sent_without_noise(tmp_path: Path) -> None:
+    store = str(tmp_path / "agents.db")
+    with serve(tmp_path) as running:
+        transport = CuttableTransport(running)
+        with AgentPool("", store=store, transport=transport, pauses=(0.005, 0.05)) as pool:  # without tokens
+            play(pool.get("user"), 3)
+    (tmp_path / "other").mkdir()
+    with serve(tmp_path / "other", guard_policy(POLICIES["population"])) as other:
+        tokens, transport = other.operator.create_tokens(2), CuttableTransport(other)
+        with AgentPool("", store=store, transport=transport, tokens=tokens, pauses=(0.005, 0.05)) as pool:
+            agent = pool.get("user")  # under the terms that the first pool has stored
+            assert not agent.flush(1)
+            assert "promise less" in str(agent.trouble)
+            pool.get("another user")
+        with AgentPool("", store=store, transport=transport, tokens=tokens, pauses=(0.005, 0.05)) as pool:
+            agent = pool.get("user")  # under those of the other server
+            assert (agent.unsent, agent.buffered, agent.memory.state.local.first) == (0, 0, None)
+            assert agent.memory.state.local.own_total.rounds == 3
+            play(agent, 1)
+            assert agent.flush(20), agent.trouble
+    assert sum(upload.statistics.rounds for upload in read_log(tmp_path / "other")) <= 1
+
+
+def test_an_agent_that_starts_over_has_spent_its_user_s_budget(tmp_path: Path) -> None:
+    path = tmp_path / "agent.db"
+    policy = guard_policy(PRIVATE_POPULATION.with_constants(epsilon=4.0, unit="user", uploads=3))
+    with serve(tmp_path, policy) as running:
+        with open_agent(running, path) as agent:
+            play(agent, 2)
+            assert agent.flush(20), agent.trouble
+        with closing(sqlite3.connect(path)) as file:
+            file.execute("UPDATE pool_entry SET value = x'00' WHERE name = 'progress'")
+            file.commit()
+        options = {"transport": CuttableTransport(running), "start_over": True, "pauses": (0.005, 0.05)}
+        for _ in range(2):
+            with connect("", store=str(path), **options) as agent:  # type: ignore[arg-type]
+                assert agent.privacy is not None
+                assert agent.privacy.is_spent
+                play(agent, 8)
+                assert agent.flush(20), agent.trouble
+        assert len(read_log(tmp_path)) == 2
 
 
 def replace_terms(terms: wire.Terms, **fields: Any) -> wire.Terms:

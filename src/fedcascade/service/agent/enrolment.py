@@ -73,11 +73,12 @@ class ServerLink:
             self.terms, self._fetched = terms, self.clock.elapsed()
         return terms
 
-    def check_terms(self, known: wire.EnrolmentAnswer) -> None:
-        """Refuse a server with other features than the caller's, or than those that an agent has enrolled under."""
+    def check_terms(self, known: wire.EnrolmentAnswer) -> wire.Terms:
+        """Return the server's terms; refuse other features than the caller's, or than an agent has enrolled under."""
         is_fresh = self.clock.elapsed() < self._fetched + TERMS_SECONDS
         terms = self.terms if is_fresh and self.terms is not None else self.fetch_terms()
         require_features(terms, self.features, known.terms if known.agent else None)
+        return terms
 
     def introduce(self, database: AgentDatabase) -> wire.EnrolmentAnswer:
         """Return terms and prior before enrolment; only the first agent of a store needs the server."""
@@ -118,7 +119,7 @@ class ServerLink:
         return self._send(memory, name, None)
 
     def _send(self, memory: LocalMemory, key_name: str, credential: wire.Credential | None) -> wire.EnrolmentAnswer:
-        self.check_terms(memory.state.enrolment)
+        memory.accept(self.check_terms(memory.state.enrolment))
         key, token = self._prepare(memory, key_name, can_mint=credential is None)
 
         def drop(state: SavedState) -> tuple[SavedState, None]:
@@ -134,7 +135,7 @@ class ServerLink:
             if refusal.reason == "enrolment" and token is not None:
                 memory.update(drop)
             raise
-        self.check(enrolment.terms)
+        memory.accept(enrolment.terms)
 
         entries: dict[str, bytes | None] = {KEY: bytes(key), NEXT_KEY: None, ENROLMENT: msgspec.json.encode(enrolment)}
         if key_name == NEXT_KEY:

@@ -74,6 +74,8 @@ def decode_state(
     d, progress = enrolment.terms.dimension, entries.get("progress")
     counts = (0, 0, 0, 1, 0, 0) if progress is None else np.frombuffer(progress[:COUNTS], "<i8").tolist()
     arrivals, uploads, rounds, agents, since, change_pending = counts
+    if progress is None and UNSETTLED in entries and policy.privacy is not None:
+        uploads = policy.privacy.uploads  # it starts over: what its user has spent is lost, so it may be all
     own, receipt = None, entries.get("receipt")
     if policy.keeps_own_data and "own" in entries:
         own = _decode_own_data(entries["own"], entries["blocks"], make_policy_data(policy, (), d))

@@ -40,10 +40,6 @@ class Exchanger:
         self._memory, self._link, self._pauses, self._failures = memory, link, pauses, 0
         self.client = link.build_client(memory)
 
-    @property
-    def _id(self) -> int:
-        return self._memory.state.enrolment.agent
-
     def has_work(self) -> bool:
         state = self._memory.state
         return not self._memory.has_left and (bool(state.outbox) or not state.is_settled)
@@ -76,7 +72,7 @@ class Exchanger:
         if not self.has_work():
             memory.postpone(0.0)
             return None
-        if not self._id:
+        if not memory.state.enrolment.agent:
             self._enrol()
         if memory.state.outbox:
             return self._send()
@@ -127,12 +123,15 @@ class Exchanger:
         outbox = memory.state.outbox
         if refusal.reason == "unrecognised":  # forgotten, or lost by a restored server
             self._enrol(memory.state.enrolment.credential)
-            log.warning("%s was lost by its server, and enrolled again as agent %d", before, self._id)
+            log.warning(
+                "%s was lost by its server, and enrolled again as agent %d", before, memory.state.enrolment.agent
+            )
         elif refusal.reason == "revoked":  # its uploads stay at the server
             self._enrol(new_key=True)
-            log.warning("%s was revoked, and enrolled again as agent %d", before, self._id)
+            log.warning("%s was revoked, and enrolled again as agent %d", before, memory.state.enrolment.agent)
         elif refusal.reason == "conflict":  # a copy of this agent's file has used the number
-            self._renumber(outbox[0], self.client.fetch_standing())
+            last = self.client.fetch_standing().last_sequence
+            self._change(lambda state: (renumber(state, outbox[0], last), None))
         elif refusal.reason == "superseded":
             self._resolve_superseded(outbox[0])
         elif refusal.reason == "too-few":
@@ -154,11 +153,8 @@ class Exchanger:
 
     def refresh(self) -> None:
         """Load the state if another process has changed it; it may also have enrolled the agent."""
-        if self._memory.has_changed() or self.client.agent != self._id:
+        if self._memory.has_changed() or self.client.agent != self._memory.state.enrolment.agent:
             self.reload()
-
-    def _renumber(self, upload: Upload, standing: wire.Standing) -> None:
-        self._change(lambda state: (renumber(state, upload, standing.last_sequence), None))
 
     def _withdraw(self, upload: Upload, *, is_lost: bool) -> None:
         self._change(lambda state: (withdraw(self._memory.policy, state, upload, is_lost=is_lost), None))
@@ -172,7 +168,7 @@ class Exchanger:
         else:
             excess = standing.rounds - confirmed.rounds - upload.statistics.rounds
         if excess < 0:
-            self._renumber(upload, standing)
+            self._change(lambda state: (renumber(state, upload, standing.last_sequence), None))
         elif excess == 0:
             self._change(lambda state: confirm(memory.policy, state, upload, None))
         else:

@@ -141,8 +141,8 @@ def follow(policy: Policy, state: SavedState, enrolment: wire.EnrolmentAnswer, d
     except ValueError:
         ridge = Ridge(nothing if is_private else state.confirmed, policy.lambda_)
     local = state.local._replace(id=enrolment.agent, download=ridge)
-    if is_private and not was_private:  # data that were not sent yet stay with the agent
-        local = local._replace(first=nothing, buffer=nothing, unanswered=nothing)
+    if is_private != was_private:  # data that were not sent yet stay with the agent
+        local = local._replace(first=nothing if is_private else None, buffer=nothing, unanswered=nothing)
         lost = sum(upload.statistics.rounds for upload in state.outbox)
         state = state._replace(outbox=(), lost=state.lost + lost)
     is_valid = not is_private or (was_private and ridge.statistics is download)

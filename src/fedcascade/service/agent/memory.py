@@ -128,13 +128,16 @@ class LocalMemory:
             log.info("%s: the server's prior is invalid: %s", self.title, error)
             return rest, None
 
+    def accept(self, terms: wire.Terms) -> Policy:
+        """Return the policy of other terms; refuse less privacy than the agent was promised."""
+        policy, promised = self._policies.follow_terms(terms), self.policy.privacy
+        is_kept = promised is None or not promised.weakens(policy.privacy)
+        require(is_kept, f"{self.title} keeps to {promised}: the server's new terms promise less; connect a new agent")
+        return policy
+
     def follow(self, terms: wire.Terms) -> None:
         """Continue under other terms."""
-        policy, promised = self._policies.follow_terms(terms), self.policy.privacy
-        if promised is not None and promised.weakens(policy.privacy):
-            raise ValueError(
-                f"{self.title} keeps to {promised}: the server's new terms promise less; connect a new agent"
-            )
+        policy = self.accept(terms)
 
         def change(state: SavedState) -> tuple[SavedState, None]:
             enrolment = msgspec.structs.replace(state.enrolment, terms=terms)

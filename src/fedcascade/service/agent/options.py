@@ -110,9 +110,8 @@ class PolicyCache:
         is_kept = promised == policy.privacy
         require(is_kept, "the policy of this agent must have the private uploads of the server's terms: leave it out")
         most = self._options.most_epsilon
-        if most is not None:
-            got = "none" if promised is None else f"epsilon {promised.epsilon:g} and delta {promised.delta:g}"
-            fits = promised is not None and promised.epsilon <= most and promised.delta <= MOST_DELTA
-            require(
-                fits, f"this agent wants private uploads of epsilon <= {most:g}, delta <= {MOST_DELTA:g}, got {got}"
-            )
+        if most is None:
+            return
+        got = "none" if promised is None else f"epsilon {promised.epsilon:g} and delta {promised.delta:g}"
+        fits = promised is not None and promised.epsilon <= most and promised.delta <= MOST_DELTA
+        require(fits, f"this agent wants private uploads of epsilon <= {most:g}, delta <= {MOST_DELTA:g}, got {got}")

@@ -26,8 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.checks import require
-from fedcascade.federation.agent import LARGEST_SQUARE
-from fedcascade.federation.privacy import PrivateUploads
+from fedcascade.federation.privacy import LARGEST_SQUARE, PrivateUploads
 from fedcascade.learning.statistics import LARGEST_TOTAL, Statistics
 from fedcascade.numerics import linear
 from fedcascade.numerics.grid import GRID

@@ -209,8 +209,14 @@ def test_exchanges_in_a_row_get_their_own_answers_and_only_the_last_one_is_refus
 ) -> None:
     transport, agent = connect_agent(server)
     sent = 2 * MOST_PIPELINED
-    release = threading.Event()
-    server.writer.submit(lambda *_: release.wait(30.0))  # else the first may be answered before the last is read
+    begun, release = threading.Event(), threading.Event()
+
+    def hold(*_: object) -> None:
+        begun.set()
+        release.wait(30.0)
+
+    server.writer.submit(hold)  # else the first may be answered before the last is read
+    assert begun.wait(10.0)  # else the writer may take the first exchange with this job, and none waits
     with server.connect() as connection:
         connection.sendall(first + b"".join(encode_exchange(agent, 1 + number) for number in range(sent)))
         wait_for(lambda: server.writer.waiting > 0)

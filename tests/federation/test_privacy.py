@@ -318,3 +318,4 @@ def test_a_sum_beyond_53_bits_is_rounded_once() -> None:
     assert sent.statistics.gram[0, 0] / STEP == float(2**60 + 129 + steps)
     assert SystemNoise().draw(0, 1, [2**200])[0] != 0
     assert isinstance(SystemNoise().draw(0, 1, [4])[0], int)
+    assert abs(SimulatedNoise(1).draw(0, 1, [2**80])[0]) > 2.0**30  # a user's noise, with many lists in an upload

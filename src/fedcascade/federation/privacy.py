@@ -229,7 +229,7 @@ class SimulatedNoise:
         """Draw whole numbers with mean 0 and these variances."""
         address = (agent << 20) + sequence
         normals = streams.draw_normals(self.seed, streams.PRIVACY, address, (len(variances), 1))[:, 0]
-        return np.rint(normals * np.sqrt(variances))
+        return np.rint(normals * np.sqrt(np.array(variances, np.float64)))
 
 
 def sample_discrete_gaussian(variance: int) -> int:

@@ -211,10 +211,11 @@ def test_jester_is_compared_on_a_small_file(tmp_path: Path, capsys: pytest.Captu
         "population", "fedind", "popularity", "known-clusters"]  # fmt: skip
 
 
-def test_contestants_of_the_logged_comparison_learn_from_its_log() -> None:
+def test_contestants_of_the_logged_comparison_learn_from_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
     quality = script("peer_quality")
     environment = Ratings.from_matrix(generate_ratings(60, 80), users=6, clusters=2, dimension=4, items=10)
-    quality.LOGGED_LISTS, quality.NEW_LISTS = 300, 20
+    monkeypatch.setattr(quality, "LOGGED_LISTS", 300)
+    monkeypatch.setattr(quality, "NEW_LISTS", 20)
     lists = {
         label: quality.rank_offers(None, label, constants, environment)
         for label, constants in (("popularity of the log", {"prior": 4.0}), ("fedcascade fedind", {"beta": 0.0}))

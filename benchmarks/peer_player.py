@@ -79,11 +79,7 @@ class VowpalWabbit:
 
     def rank(self, user: int, numbers: list[int], features: list[list[float]]) -> list[int]:
         """Draw a list: places of items, best first."""
-        rows = [" ".join(f"x{k}:{value:.4f}" for k, value in enumerate(row)) for row in features]
-        mark = "ccb " if self.is_ccb else ""
-        self.shared = f"{mark}shared |u user{user}"
-        action = "ccb action " if self.is_ccb else ""
-        self.actions = [f"{action}|i item{number} |f {row}" for number, row in zip(numbers, rows, strict=True)]
+        self.describe(user, numbers, features)
         if self.is_ccb:
             slots = self.model.predict([self.shared, *self.actions, *["ccb slot |"] * self.length])
             self.chances = [slot[0][1] for slot in slots]
@@ -95,6 +91,14 @@ class VowpalWabbit:
         self.shown = [first, *others[: self.length - 1]]
         self.chances = [chances[place] for place in self.shown]
         return self.shown
+
+    def describe(self, user: int, numbers: list[int], features: list[list[float]]) -> None:
+        """Write a user and the items on offer as lines of an example."""
+        rows = [" ".join(f"x{k}:{value:.4f}" for k, value in enumerate(row)) for row in features]
+        mark = "ccb " if self.is_ccb else ""
+        self.shared = f"{mark}shared |u user{user}"
+        action = "ccb action " if self.is_ccb else ""
+        self.actions = [f"{action}|i item{number} |f {row}" for number, row in zip(numbers, rows, strict=True)]
 
     def learn(self, examined: int, click: int) -> None:
         """Learn from the examined places; ``click`` is the clicked one or -1."""
@@ -110,6 +114,57 @@ class VowpalWabbit:
             lines = list(self.actions)
             lines[item] = f"0:{cost}:{max(chance, 0.01)} {lines[item]}"
             self.model.learn([self.shared, *lines])
+
+
+class LoggedVowpalWabbit(VowpalWabbit):
+    """A model that learns from logged lists, and then shows the best list without exploring."""
+
+    def __init__(self, name: str, constants: dict[str, float], length: int) -> None:
+        self.passes = int(constants["passes"])
+        super().__init__(name, {"epsilon": 0.0, "learning_rate": constants["learning_rate"]}, length, 0)
+
+    def fit(self, log: list[Any]) -> None:
+        """Learn from lists: their user, items on offer, shown places, their chances, and the feedback."""
+        for _ in range(self.passes):
+            for user, numbers, features, shown, chances, (examined, click) in log:
+                self.describe(user, numbers, features)
+                self.shown, self.chances = shown, chances if self.is_ccb else [1.0 / len(numbers)] * len(shown)
+                self.learn(examined, click)
+
+    def choose(self, user: int, numbers: list[int], features: list[list[float]]) -> list[int]:
+        """Return the best list; without slots, the best action among those left, one after another."""
+        if self.is_ccb:
+            return self.rank(user, numbers, features)
+        self.describe(user, numbers, features)
+        left, shown = list(range(len(numbers))), []
+        for _ in range(self.length):
+            chances = self.model.predict([self.shared, *[self.actions[place] for place in left]])
+            shown.append(left.pop(max(range(len(left)), key=chances.__getitem__)))
+        return shown
+
+
+class LoggedRiver:
+    """Bandits of river that learn from logged lists; items are ranked by the mean reward that they have learned."""
+
+    def __init__(self, name: str, constants: dict[str, float], length: int) -> None:
+        self.kind: Any = getattr(import_module("river.bandit"), name)
+        self.is_own, self.length = bool(constants["own"]), length  # a bandit per user, or one for all of them
+        self.weight = constants["prior_weight"]  # of the log's mean, which the mean of each arm starts from
+
+    def fit(self, log: list[Any]) -> None:
+        """Learn from the examined places of lists."""
+        mean = sum(seen[1] >= 0 for *_, seen in log) / sum(seen[0] for *_, seen in log)
+        start = import_module("river.stats").BayesianMean(prior=mean, prior_weight=self.weight)
+        self.policies: dict[int, Any] = defaultdict(lambda: self.kind(epsilon=0.0, reward_obj=start.clone(), seed=0))
+        for user, numbers, _, shown, _, (examined, click) in log:
+            for position, place in enumerate(shown[:examined]):
+                self.policies[user * self.is_own].update(numbers[place], 1.0 if position == click else 0.0)
+
+    def choose(self, user: int, numbers: list[int], features: list[list[float]]) -> list[int]:  # noqa: ARG002
+        """Return the places of the items with the highest means; items that it does not know come last."""
+        order = {arm: place for place, arm in enumerate(self.policies[user * self.is_own].ranking)}
+        ranked = sorted(range(len(numbers)), key=lambda place: order.get(numbers[place], len(order)))
+        return ranked[: self.length]
 
 
 class River:
@@ -150,6 +205,14 @@ def play(feedback: tuple[int, int] | None, user: int, numbers: list[int], featur
     if feedback is not None:
         player.learn(*feedback)
     return [int(place) for place in player.rank(user, numbers, features)]
+
+
+def play_log(name: str, constants: dict[str, float], length: int, log: list[Any], offers: list[Any]) -> list[list[int]]:
+    """Learn from logged lists, and return a list for each of the ``offers``: a user, items and their features."""
+    kind = LoggedVowpalWabbit if name.endswith("_adf") else LoggedRiver
+    model: Any = kind(name, constants, length)
+    model.fit(log)
+    return [[int(place) for place in model.choose(*offer)] for offer in offers]
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 mab2rec --folder DATA: the folder ``data`` of Mab2Rec's repository, with its split of MovieLens-100K and its metrics.
 online --ratings FILE: Vowpal Wabbit and river online, in an environment made from ratings, at three click rates.
+logged --ratings FILE: all of them learn from the same log of random lists, and then show lists without exploring.
 jester --folder DATA, or --ratings FILE: our policies and popularity on Jester, or on another file of ratings.
     DATA holds Jester5k.rda, or jester-data-*.csv.
 
@@ -21,12 +22,17 @@ from typing import Any
 
 import numpy as np
 
-from fedcascade import Ranker, Ratings, TopK, simulate
+from fedcascade import Ranker, Ratings, TopK, Trace, simulate
 from fedcascade.data.readers import read_ratings
 from fedcascade.environments.matrices import Triplets
+from fedcascade.evaluation.fit import freeze_policy
+from fedcascade.evaluation.simulated import LOG_SEEDS, iterate_simulated_log
 from fedcascade.federation.policies import get_policy
 from fedcascade.intervals import estimate_mean, format_mean
 from fedcascade.learning.cascade import compute_expected_reward, follow_cascade
+from fedcascade.learning.exploration import EpsilonMixed
+from fedcascade.learning.log_sums import LogSums
+from fedcascade.numerics.linear import compute_ucb_scores
 
 ROOT = Path(__file__).parent.parent
 PEERS, PLAYER = ROOT / ".cache" / "peers", Path(__file__).parent / "peer_player.py"
@@ -278,6 +284,94 @@ def compare_online(
     peer.close()
 
 
+LOGGED_LISTS, NEW_LISTS, LOGGED_SEEDS, LOGGED_SCALES = 2_000, 1_000, range(200, 208), (1.0, 0.3)
+LOGGED_TRIALS: dict[str, list[dict[str, float]]] = {
+    **{f"fedcascade {name}": [{"beta": beta} for beta in (0.0, 0.1, 0.3, 1.0)]
+       for name in ("population", "fedind", "oful")},
+    "popularity of the log": [{"prior": prior} for prior in (1.0, 4.0, 16.0, 64.0)],
+    **{f"vw {name}": [{"learning_rate": r, "passes": n} for r in (0.5, 2.0) for n in (1, 4)]
+       for name in ("cb_explore_adf", "ccb_explore_adf")},
+    "river EpsilonGreedy": [{"own": own, "prior_weight": weight} for own in (0, 1) for weight in (1, 8)],
+}  # fmt: skip
+Offer = tuple[int, list[int], list[list[float]]]  # a user, the numbers of the items on offer, their features
+
+
+def read_offer(environment: Ratings, t: int) -> Offer:
+    """Return the user and the items of a round."""
+    return environment.arrival(t), environment.item_numbers(t).tolist(), environment.items(t).tolist()
+
+
+def log_lists(environment: Ratings) -> tuple[Ratings, Trace]:
+    """Log uniformly random lists, in rounds that are not measured."""
+    logged = environment.with_other_rounds(int(environment.seed) + LOG_SEEDS)
+    explorer = EpsilonMixed(length=LIST_LENGTH, epsilon=1.0)
+    return logged, simulate(logged, get_policy("fedind"), rounds=LOGGED_LISTS, oracle=explorer, keep_lists=True)
+
+
+def rank_offers(peer: Peer, label: str, constants: dict[str, float], environment: Ratings) -> list[list[int]]:
+    """Learn from the log of an environment, and return a list for each of its rounds."""
+    logged, trace = log_lists(environment)
+    (log,) = iterate_simulated_log(logged, trace, rounds=LOGGED_LISTS)
+    offers = [read_offer(environment, t) for t in range(1, NEW_LISTS + 1)]
+    family, _, name = label.partition(" ")
+    if family == "fedcascade":
+        sums = LogSums(environment.dimension)
+        sums.add(log, None)
+        policy = freeze_policy(get_policy(name).with_beta(constants["beta"]), sums, TopK(length=LIST_LENGTH))
+        scores = [compute_ucb_scores(policy.theta[user], policy.root[user], float(policy.beta[user]),
+                  np.ascontiguousarray(np.array(features, np.float32).T)) for user, _, features in offers]  # fmt: skip
+        return [np.argsort(-each, kind="stable")[:LIST_LENGTH].tolist() for each in scores]
+    offered = [read_offer(logged, t) for t in range(1, LOGGED_LISTS + 1)]
+    clicks = np.where(log.clicks.any(axis=1), log.clicks.argmax(axis=1), -1)
+    feedback = list(zip(log.count_looked().tolist(), clicks.tolist(), strict=True))
+    if family == "popularity":
+        clicked, seen = np.zeros((2, environment.catalogue.shape[1]))
+        for (_, numbers, _), shown, (examined, click) in zip(offered, log.items, feedback, strict=True):
+            for position in range(examined):
+                seen[numbers[shown[position]]] += 1.0
+                clicked[numbers[shown[position]]] += position == click
+        rate = (clicked + clicked.sum() / seen.sum() * constants["prior"]) / (seen + constants["prior"])
+        return [np.argsort(-rate[numbers], kind="stable")[:LIST_LENGTH].tolist() for _, numbers, _ in offers]
+    assert log.propensities is not None
+    lists = zip(offered, log.items.tolist(), log.propensities.tolist(), feedback, strict=True)
+    rows = [(*offer, shown, chances, seen) for offer, shown, chances, seen in lists]
+    found: list[list[int]] = peer.call("play_log", name, constants, LIST_LENGTH, rows, offers)
+    return found
+
+
+def measure_lists(environment: Ratings, lists: list[list[int]]) -> tuple[float, float]:
+    """Return the expected share of lists with a click, and how much more the best lists would have."""
+    expected, missed = [], []
+    for t, shown in enumerate(lists, 1):
+        features = environment.items(t)
+        weights = environment.weights(t, environment.arrival(t), features)
+        expected.append(compute_expected_reward(weights[shown]))
+        missed.append(compute_expected_reward(np.sort(weights)[::-1][:LIST_LENGTH]) - expected[-1])
+    return float(np.mean(expected)), float(np.mean(missed))
+
+
+def compare_logged(ratings: Triplets, scales: Sequence[float] = LOGGED_SCALES) -> None:
+    """Print a table of what contestants reach that learned from the same log, for each click rate."""
+    peer = Peer()
+    print("| scale | policy | chosen | lists clicked | below the best lists |\n|---:|---|---|---:|---:|")
+    for scale in scales:
+
+        def play(label: str, constants: dict[str, float], seed: int, scale: float = scale) -> tuple[float, float]:
+            environment = Ratings(ratings, seed=seed, scale=scale, **ONLINE)  # type: ignore[arg-type]
+            return measure_lists(environment, rank_offers(peer, label, constants, environment))
+
+        for label, trials in LOGGED_TRIALS.items():
+            best = trials[int(np.argmax([play(label, trial, TUNING_SEED)[0] for trial in trials]))]
+            runs = [play(label, best, seed) for seed in LOGGED_SEEDS]
+            cells = " | ".join(format_interval(column) for column in zip(*runs, strict=True))
+            chosen = ", ".join(f"{key} {value:g}" for key, value in best.items())
+            print(f"| {scale:g} | {label} | {chosen} | {cells} |", flush=True)
+        logs = [log_lists(Ratings(ratings, seed=seed, scale=scale, **ONLINE))[1] for seed in LOGGED_SEEDS]  # type: ignore[arg-type]
+        share = format_interval([trace.clicked / trace.rounds for trace in logs])
+        print(f"| {scale:g} | the random lists of the log |  | {share} |  |", flush=True)
+    peer.close()
+
+
 def read_jester(folder: Path) -> Triplets:
     """Read Jester5k.rda of R's recommenderlab, or else files jester-data-*.csv.
 
@@ -315,7 +409,7 @@ def compare_ratings(ratings: Triplets, rounds: int = 8_000) -> None:
 def main() -> None:
     """Run one comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", choices=("mab2rec", "online", "jester"))
+    parser.add_argument("name", choices=("mab2rec", "online", "logged", "jester"))
     parser.add_argument("--folder", type=Path, help="the data of Mab2Rec, or of Jester")
     parser.add_argument("--ratings", type=Path, help="a file of ratings")
     given = parser.parse_args()
@@ -324,7 +418,7 @@ def main() -> None:
         given.folder
         if given.name == "mab2rec"
         else given.ratings
-        if given.name == "online"
+        if given.name in ("online", "logged")
         else given.folder or given.ratings
     )
     if needed is None:
@@ -333,6 +427,8 @@ def main() -> None:
         compare_with_mab2rec(given.folder)
     elif given.name == "online":
         compare_online(read_ratings(given.ratings))
+    elif given.name == "logged":
+        compare_logged(read_ratings(given.ratings))
     else:
         compare_ratings(read_jester(given.folder) if given.folder else read_ratings(given.ratings))
 

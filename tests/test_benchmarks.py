@@ -11,7 +11,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from fedcascade import POLICIES, Synthetic, simulate
+from fedcascade import POLICIES, Ratings, Synthetic, simulate
+from fedcascade.environments.matrices import generate_ratings
 from fedcascade.experiments.plan_reader import load_plan
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.triggers import Occasion
@@ -208,6 +209,21 @@ def test_jester_is_compared_on_a_small_file(tmp_path: Path, capsys: pytest.Captu
     printed = capsys.readouterr().out
     assert [line.split(" | ")[1] for line in printed.splitlines()[2:6]] == [
         "population", "fedind", "popularity", "known-clusters"]  # fmt: skip
+
+
+def test_contestants_of_the_logged_comparison_learn_from_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    quality = script("peer_quality")
+    environment = Ratings.from_matrix(generate_ratings(60, 80), users=6, clusters=2, dimension=4, items=10)
+    monkeypatch.setattr(quality, "LOGGED_LISTS", 300)
+    monkeypatch.setattr(quality, "NEW_LISTS", 20)
+    lists = {
+        label: quality.rank_offers(None, label, constants, environment)
+        for label, constants in (("popularity of the log", {"prior": 4.0}), ("fedcascade fedind", {"beta": 0.0}))
+    }
+    assert all(len(set(row)) == quality.LIST_LENGTH for rows in lists.values() for row in rows)
+    measured = {label: quality.measure_lists(environment, rows)[0] for label, rows in lists.items()}
+    chance = quality.measure_lists(environment, [[0, 1, 2]] * 20)[0]
+    assert measured["fedcascade fedind"] > chance
 
 
 def test_validation_holds_out_new_and_known_users_as_the_test_set_of_mab2rec_does() -> None:

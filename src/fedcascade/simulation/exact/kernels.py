@@ -94,14 +94,14 @@ def load_user(environment: CompiledEnvironment, user: int, scratch: Scratch) -> 
         scratch.true_theta[k] = theta[k]
 
 
-@jit_no_refcount
+@jit_inline
 def keep_first(first: Rows | None, agent: int, scratch: Scratch, seen: Seen) -> None:
     """Keep the first item of a list for a private upload."""
     if first is not None:
         add_list(first[agent], scratch.listed_features, 1, 0 if seen[0] == 0 else -1, seen[2])
 
 
-@jit_no_refcount
+@jit_inline
 def follow_user(
     own: OwnData | None, detection: CompiledDetection | None, trust: CompiledTrust | None,
     simulation: CompiledSimulation, agent: int, state: AgentState, scratch: Scratch, seen: Seen,
@@ -196,7 +196,7 @@ def factorise_with_buffer(lambda_: float, state: AgentState, upper: NDArray[np.f
     linear.factorise(upper)
 
 
-@jit_no_refcount
+@jit_inline
 def play_round(
     environment: CompiledEnvironment, policy: CompiledPolicy, user: int, state: AgentState, window: Window,
     scratch: Scratch, t: int, margin: float,

@@ -43,6 +43,9 @@ set = { beta = 1.25 }
 """
 
 
+ORIGIN = "https://shop.example"
+
+
 class TenantServer:
     """``fedcascade serve --tenants`` in a process of its own."""
 
@@ -61,7 +64,7 @@ class TenantServer:
             "0",
         ]
         limits = ["--min-observations", "0", "--rate", "1e6", "--burst", "1e6", "--rounds-burst", "1000000"]
-        more = ["--address-rate", "1e6", "--address-burst", "1e6"]
+        more = ["--address-rate", "1e6", "--address-burst", "1e6", "--allow-origin", ORIGIN]
         self.process = subprocess.Popen([*command, *limits, *more], cwd=folder, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
         line = next(line for line in self.process.stderr if " on http" in line)
@@ -235,13 +238,13 @@ def test_a_connection_carries_exchanges_of_several_tenants(server: TenantServer)
 def test_a_flood_of_pages_is_refused_and_slows_no_other_tenant(server: TenantServer) -> None:
     """Each connection of the flood ends with its first refusal."""
     paths = itertools.cycle(["/v1/terms", "/", "/metrics", "/agent/index.js", "/nowhere"])
-    refused, answered = list[Response](), list[str]()
+    refused, answered = list[tuple[str, Response]](), list[str]()
 
     def flood() -> None:
         with closing(HttpTransport(f"{server.root}/t/home", timeout=60.0)) as transport:
             while not refused:
-                reply = transport.send("GET", path := next(paths), b"", {})
-                refused.extend([reply] if reply.status_code == 429 else [])
+                reply = transport.send("GET", path := next(paths), b"", {"origin": ORIGIN})
+                refused.extend([(path, reply)] if reply.status_code == 429 else [])
                 answered.extend([path] if reply.status_code == 200 else [])
 
     with server.connect("home") as home, server.connect("search") as search:
@@ -253,8 +256,11 @@ def test_a_flood_of_pages_is_refused_and_slows_no_other_tenant(server: TenantSer
             thread.join(30)
         assert len(answered) >= 0.6 * REQUESTS_AT_ONCE
         assert len(set(answered)) == 4
-        assert refused[0].json()["reason"] == "too-many-requests"
-        assert int(refused[0].headers["retry-after"]) >= 1
+        for path, reply in refused:
+            assert reply.json()["reason"] == "too-many-requests"
+            assert int(reply.headers["retry-after"]) >= 1
+            is_readable = reply.headers.get("access-control-allow-origin") == ORIGIN
+            assert is_readable == (path in ("/v1/terms", "/agent/index.js"))
         assert [search.transport.send("GET", path, b"", {}).status_code for path in ("/", "/v1/terms")] == [200, 200]
         assert agents[0].exchange(build_unit_upload(1, 0, 3)).sequence == 1
         assert agents[1].exchange(build_unit_upload(1, 0, 5)).sequence == 1
@@ -269,6 +275,25 @@ def test_a_turn_may_take_longer_than_others_are_remembered(monkeypatch: pytest.M
     for _ in range(2):
         with turns:
             time.sleep(0.01)
+
+
+def test_a_writer_rests_for_busy_writers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer without uploads takes a turn each second, to look whether an operator paused it."""
+    rests = list[float]()
+    monkeypatch.setattr(time, "sleep", rests.append)
+    turns = Turns()
+
+    def take(count: int) -> None:
+        for _ in range(count):
+            with turns:
+                pass
+
+    for count in (1, 2):
+        other = threading.Thread(target=take, args=(count,))
+        other.start()
+        other.join()
+        take(1)
+        assert (rests[-1] > 0) == (count == 2)
 
 
 def test_turns_go_to_those_that_wait_longest() -> None:

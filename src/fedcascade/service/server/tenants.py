@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from litestar import Litestar, Response, get, route
-from litestar.datastructures import State
+from litestar.datastructures import Headers, State
 from litestar.exceptions import HTTPException
 from litestar.response.base import ASGIResponse
 from prometheus_client import Metric, generate_latest
@@ -19,7 +19,7 @@ from fedcascade.checks import require
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.wire import ENROLMENTS, EXCHANGES
 from fedcascade.service.server.app import HEALTH, PROBES, build_refusal, check_service
-from fedcascade.service.server.connections import RateLimiter, name_network
+from fedcascade.service.server.connections import RateLimiter, build_headers, name_network
 from fedcascade.service.server.metrics import Metrics
 from fedcascade.service.server.service import HttpRequest, Service
 from fedcascade.service.store.open import hide_password
@@ -52,13 +52,13 @@ def name_store(store: str, tenant: str) -> str:
 class Turns:
     """A fair lock of writers: they get it in the order in which they ask, and each has its share of the time.
 
-    After a turn, a writer rests for ``RESTS`` times as long as its turn took, times the other writers of the last
-    second. Its answers are out by then, so only a flooded tenant waits.
+    After a turn, a writer rests for ``RESTS`` times as long as its turn took, times the other writers that had two
+    turns in the last second: an idle one has one. Its answers are out by then, so only a flooded tenant waits.
     """
 
     def __init__(self) -> None:
         self._waiting: deque[threading.Event] = deque()  # the first one holds the lock
-        self._began: dict[int, float] = {}  # the last turn of each thread
+        self._began: dict[int, tuple[float, float]] = {}  # the last two turns of each thread
         self._lock = threading.Lock()
 
     def __enter__(self) -> None:
@@ -69,7 +69,8 @@ class Turns:
                 mine.set()
         mine.wait()
         with self._lock:
-            self._began[threading.get_ident()] = time.monotonic()
+            me = threading.get_ident()
+            self._began[me] = self._began.get(me, (0.0, 0.0))[1], time.monotonic()
 
     def __exit__(self, *_: object) -> None:
         now, me = time.monotonic(), threading.get_ident()
@@ -77,8 +78,8 @@ class Turns:
             self._waiting.popleft()
             if self._waiting:
                 self._waiting[0].set()
-            others = sum(now - began < SHARED_SECONDS for thread, began in self._began.items() if thread != me)
-            taken = now - self._began[me]
+            others = sum(now - before < SHARED_SECONDS for thread, (before, _) in self._began.items() if thread != me)
+            taken = now - self._began[me][1]
         time.sleep(min(LONGEST_REST, RESTS * taken * others))
 
 
@@ -142,6 +143,7 @@ class TenantApplication:
             await asyncio.sleep(REFUSAL_SECONDS)
             service, caller = self.state.tenants.get(tenant, self.state.service), scope["client"] or ("",)
             status, headers, body = service.refuse(refusal, path, caller=name_network(caller[0]))
+            headers |= build_headers(service.origins, path, Headers.from_scope(scope).get("origin"))
             await ASGIResponse(body=body, status_code=status, headers=headers)(scope, receive, send)
             return
         await (application or self._root)(scope, receive, send)

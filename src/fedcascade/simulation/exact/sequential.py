@@ -54,9 +54,10 @@ class SequentialEngine:
                 driver.receive(fetched)
             done, fired = self._advance(batch, done, done + 1 if self._asks else batch.arrivals.size)
             if fired >= 0:
-                shown = int(lists.rounds[lists.progress[loops.LEARNED] - 1])
+                last = lists.progress[loops.LEARNED] - 1
+                shown, learned = int(lists.rounds[last]), int(lists.due[last])
                 agent = int(lists.agents[shown % lists.agents.size])
-                driver.run_exchange(first + done, agent, CAUSES[fired], self._fetched.pop(shown, ()))
+                driver.run_exchange(learned, agent, CAUSES[fired], self._fetched.pop(shown, ()))
 
     def _advance(self, batch: Batch, begin: int, end: int) -> tuple[int, int]:
         users = batch.arrivals

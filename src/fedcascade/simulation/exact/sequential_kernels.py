@@ -73,7 +73,7 @@ def advance_by_time(
 ) -> tuple[int, int]:  # fmt: skip
     """Play rounds until the next upload; return the number of rounds done, and the kind of trigger or -1.
 
-    After an upload, the next call learns the rest of the feedback that arrives in its round, if there is more.
+    A round is done when all feedback that arrives in it is learned.
     """
     progress, due = lists.progress, lists.due
     for i in range(begin, end):
@@ -85,7 +85,8 @@ def advance_by_time(
             progress[LEARNED] += 1
             fired = _learn_list(simulation, lists, lists.rounds[progress[LEARNED] - 1], t, scratch)
             if fired >= 0:
-                return i, fired
+                has_more = progress[LEARNED] < due.size and due[progress[LEARNED]] <= t
+                return i if has_more else i + 1, fired
     return end, -1
 
 

@@ -61,7 +61,7 @@ def compile_loops(policies: Sequence[Policy]) -> None:
     if any(_get_order(policy) in (RoundOrder.BY_TIME, RoundOrder.ON_ARRIVAL) for policy in policies):
         compiled = lowering.compile_policy(POLICIES["fedind"], TopK(length=1), problem)
         simulation = arrays.CompiledSimulation(environment, compiled, states, packed, personal, pushed)
-        lists = loops.make_open_lists(numbers, 1, d)
+        lists = loops.make_open_lists(1, numbers, 1, d)
         loops.advance_by_time(simulation, window, loops.Schedule(none, none), lists, 0, 0, scratch)
 
 

@@ -9,6 +9,7 @@ from fedcascade.federation.messages import Cause, Downloads, count_payload_bytes
 from fedcascade.simulation.exact import sequential_kernels as loops
 from fedcascade.simulation.exact.driver import ExchangeDriver
 from fedcascade.simulation.exact.lowering import CAUSES, REPLY_RULES, RoundOrder, lower
+from fedcascade.simulation.exact.screening import Indices
 from fedcascade.simulation.exact.windows import LONGEST_WINDOW, Batch, make_batch, make_driver_scratch, record_batch
 from fedcascade.simulation.ledger import LedgerEntry
 from fedcascade.simulation.scenario import Progress, Scenario, list_cluster_changes, list_newcomers
@@ -23,10 +24,8 @@ class SequentialEngine:
         self._asks = lower(REPLY_RULES, driver.policy.reply_rule) is RoundOrder.ON_ARRIVAL
         is_compiled = self._asks and not scenario.is_late and type(driver.server.groups) is GraphPartition
         self._play = self._play_every_round if is_compiled else self._play_by_time
-        due = np.arange(1, scenario.rounds + 1)
-        if scenario.is_late:
-            due = np.array([scenario.find_due_round(t) for t in due.tolist()])
-        self._lists = loops.make_open_lists(due, scenario.oracle.length, driver.problem.dimension)
+        due = [scenario.find_due_round(t) for t in range(1, scenario.rounds + 1)] if scenario.is_late else []
+        self._lists = self._open_lists(1, np.array(due, np.int64))
         self._fetched: dict[int, Downloads] = {}  # before the rounds whose feedback is to come
         self._scratch = make_driver_scratch(driver)
 
@@ -45,7 +44,10 @@ class SequentialEngine:
 
     def _play_by_time(self, batch: Batch) -> None:
         """Play until the next upload, run its exchange, and play on; let agents ask the server before their rounds."""
-        driver, lists, first, done = self.driver, self._lists, batch.window.first, 0
+        driver, first, done = self.driver, batch.window.first, 0
+        if not self.scenario.is_late:
+            self._lists = self._open_lists(first, np.arange(first, first + batch.arrivals.size))
+        lists = self._lists
         changes = list_cluster_changes(driver.server, driver.environment, first)
         driver.start_round(first, changes, list_newcomers(self.scenario, first))
         while done < batch.arrivals.size:
@@ -58,6 +60,9 @@ class SequentialEngine:
                 shown, learned = int(lists.rounds[last]), int(lists.due[last])
                 agent = int(lists.agents[shown % lists.agents.size])
                 driver.run_exchange(learned, agent, CAUSES[fired], self._fetched.pop(shown, ()))
+
+    def _open_lists(self, first: int, due: Indices) -> loops.OpenLists:
+        return loops.make_open_lists(first, due, self.scenario.oracle.length, self.driver.problem.dimension)
 
     def _advance(self, batch: Batch, begin: int, end: int) -> tuple[int, int]:
         users = batch.arrivals

@@ -55,15 +55,16 @@ class OpenLists(NamedTuple):
     clicked: NDArray[np.bool_]
 
 
-def make_open_lists(due: Indices, length: int, dimension: int) -> OpenLists:
-    """Make an empty ring; ``due`` has the round in which the feedback of each round arrives."""
-    rounds = np.argsort(due, kind="stable") + 1
-    rounds = rounds[due[rounds - 1] <= due.size]
-    size = 1 + int((due[rounds - 1] - rounds).max(initial=0))
+def make_open_lists(first: int, due: Indices, length: int, dimension: int) -> OpenLists:
+    """Make an empty ring for the rounds from ``first`` on; ``due`` has the round in which their feedback arrives."""
+    order = np.argsort(due, kind="stable")
+    order = order[due[order] < first + due.size]
+    rounds, due = order + first, due[order]
+    size = 1 + int((due - rounds).max(initial=0))
     agents, arrivals, clicks, examined = np.zeros((4, size), np.int64)
     features, clicked = np.zeros((size, length, dimension), np.float32), np.zeros((size, length), np.bool_)
     feedback = agents, arrivals, clicks, examined, np.ones(size), features, clicked
-    return OpenLists(rounds, due[rounds - 1], np.zeros(2, np.int64), *feedback)
+    return OpenLists(rounds, due, np.array([first - 1, 0]), *feedback)
 
 
 @jit_no_refcount

@@ -72,18 +72,30 @@ class PausedSimulation:
     """A simulation in its own thread, paused between two slices."""
 
     def __init__(self, play: Callable[[Callable[[int], None]], object], pause: int) -> None:
-        self.pause, self.done = pause, 0
+        self.pause, self.done, self._has_ended = pause, 0, False
         self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
-        threading.Thread(target=lambda: play(self._progress), daemon=True).start()
-        self._stopped.acquire()
+        threading.Thread(target=self._play, args=(play,), daemon=True).start()
+        self._wait()
 
     def __iter__(self) -> Iterator[int]:
         return self
 
     def __next__(self) -> int:
         self._go.release()
-        self._stopped.acquire()
+        self._wait()
         return self.done
+
+    def _play(self, play: Callable[[Callable[[int], None]], object]) -> None:
+        try:
+            play(self._progress)
+        finally:
+            self._has_ended = True
+            self._stopped.release()
+
+    def _wait(self) -> None:
+        self._stopped.acquire()
+        if self._has_ended:
+            raise RuntimeError("the simulation has ended; its thread printed why")
 
     def _progress(self, done: int) -> None:
         if self.done == 0 or done - self.done >= self.pause:

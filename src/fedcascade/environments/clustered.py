@@ -143,8 +143,7 @@ class Clustered:
 
     def attracted(self, round_: int, items: NDArray[np.intp], weights: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Draw w_t(i). The draw of an item does not depend on its position."""
-        uniforms = [streams.uniform(self.seed, streams.CLICK, round_, int(item)) for item in items]
-        return np.asarray(uniforms) < weights
+        return draws.draw_attracted(self.seed, round_, items, weights)
 
     def ties(self, round_: int, items: int) -> NDArray[np.uint32]:
         return streams.words(self.seed, streams.TIE, round_, items)

@@ -56,6 +56,17 @@ def draw_costs(seed: Integer, round_: Integer, items: int) -> NDArray[np.float64
 
 
 @jit
+def draw_attracted(
+    seed: Integer, round_: Integer, items: NDArray[np.intp], weights: NDArray[np.float64]
+) -> NDArray[np.bool_]:
+    """Draw for each item whether it would be clicked if examined."""
+    attracted = np.empty(items.size, np.bool_)
+    for i in range(items.size):
+        attracted[i] = streams.uniform(seed, streams.CLICK, round_, items[i]) < weights[i]
+    return attracted
+
+
+@jit
 def draw_reward(seed: Integer, round_: Integer, item: int, mean: float) -> float:
     """Draw the reward of a click: the j-th smallest of four uniform numbers, which follows Beta(j, 5 - j).
 

@@ -97,7 +97,8 @@ def begin(policy: Policy, dimension: int, id: int = 0) -> LocalState:  # noqa: A
 def decide(policy: Policy, state: LocalState) -> LocalState:
     """Update the estimate from the last download and pending own data."""
     shared = policy.decision.ridge(state.download, sum_pending(state))
-    return state._replace(decision=shared if state.personal is None else state.personal.join(shared))
+    decision = shared if state.personal is None else state.personal.join(shared)
+    return state if decision is state.decision else state._replace(decision=decision)
 
 
 def sum_pending(state: LocalState) -> Statistics:
@@ -399,9 +400,9 @@ class Agent:
 
     def observe(self, shown: ShownList, click: Click, *, round_: int, draw: float) -> Upload | None:
         """Learn once from a list that ``recommend`` returned; return the upload to send, if any."""
-        is_open = self._open.get(shown.impression) is shown
-        expected = "give feedback once, for a list that this agent has shown"
-        require(is_open, f"agent {self.id} has no open list {shown.impression}: {expected}")
+        if self._open.get(shown.impression) is not shown:
+            expected = "give feedback once, for a list that this agent has shown"
+            raise ValueError(f"agent {self.id} has no open list {shown.impression}: {expected}")
         self.state, upload = observe(self.policy, self.state, shown, click, round_=round_, draw=draw)
         del self._open[shown.impression]
         return self._release(upload)
@@ -477,13 +478,16 @@ class Agent:
 
 def read_features(features: ArrayLike, dimension: int) -> NDArray[np.float32]:
     """Return the features of items as an array; reject other shapes and norms above 1."""
-    with np.errstate(over="ignore"):  # overflow is rejected below
-        offered = np.asarray(features, np.float32)
-    good = offered.ndim == 2 and offered.shape[0] > 0 and offered.shape[1] == dimension
-    require(good, f"features must have shape (items, {dimension}) with at least one item, got {offered.shape}")
+    offered = np.asarray(features)
+    if offered.dtype != np.float32:
+        with np.errstate(over="ignore"):  # overflow is rejected below
+            offered = offered.astype(np.float32)
+    if offered.ndim != 2 or offered.shape[0] == 0 or offered.shape[1] != dimension:
+        raise ValueError(f"features must have shape (items, {dimension}) with at least one item, got {offered.shape}")
     largest = float(np.einsum("ij,ij->i", offered, offered).max())
-    require(np.isfinite(largest), "features must be finite numbers")
-    require(largest <= LARGEST_SQUARE, f"features must have norm <= 1, got {largest**0.5:.6g}")
+    require(math.isfinite(largest), "features must be finite numbers")
+    if largest > LARGEST_SQUARE:
+        raise ValueError(f"features must have norm <= 1, got {largest**0.5:.6g}")
     return offered
 
 

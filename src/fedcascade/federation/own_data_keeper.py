@@ -51,7 +51,7 @@ class OwnDataKeeper:
         """Learn from a list and return whether the user has changed; ``total`` then holds the changed user's data."""
         if self._detection is not None:
             require(len(seen.clicks) <= 1, "change detection learns from one click of a list")
-        (click, reward), *others = list(zip(seen.clicks, seen.values, strict=True)) or [(-1, 0.0)]
+        (click, reward), *others = seen.outcomes
         features = np.ascontiguousarray(listed, np.float32)
         outcome = seen.examined, click, reward
         has_changed = bool(

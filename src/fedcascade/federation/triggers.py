@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from fedcascade.checks import NONNEGATIVE, whole_numbers
 from fedcascade.constants import Part, constant
@@ -15,8 +15,7 @@ from fedcascade.numerics.elementary import log
 from fedcascade.numerics.jit import jit_inline
 
 
-@dataclass(frozen=True, kw_only=True)
-class Occasion:
+class Occasion(NamedTuple):
     """The input of a trigger at the end of an agent's round."""
 
     round: int  # t

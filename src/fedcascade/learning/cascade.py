@@ -19,8 +19,8 @@ def find_first_click(attracted: ArrayLike) -> int | None:
     >>> find_first_click([False, True, True]), find_first_click([False, False])
     (1, None)
     """
-    hits = np.flatnonzero(np.asarray(attracted))
-    return int(hits[0]) if hits.size else None
+    hits = np.asarray(attracted).tolist()
+    return hits.index(True) if True in hits else None
 
 
 def count_examined(length: int, click: int | None) -> int:
@@ -53,6 +53,11 @@ class Examination:
     def values(self) -> tuple[float, ...]:
         """The reward of each click."""
         return self.rewards or (1.0,) * len(self.clicks)
+
+    @property
+    def outcomes(self) -> list[tuple[int, float]]:
+        """Each click with its reward; without a click, position -1 and no reward, as for compiled functions."""
+        return list(zip(self.clicks, self.values, strict=True)) or [(-1, 0.0)]
 
     @property
     def reward(self) -> float:
@@ -151,4 +156,4 @@ def compute_expected_reward(weights: ArrayLike) -> float:
     >>> compute_expected_reward([0.5, 0.5])
     0.75
     """
-    return 1.0 - float(math.prod(1.0 - weight for weight in np.asarray(weights, np.float64).tolist()))
+    return 1.0 - float(math.prod((1.0 - np.asarray(weights, np.float64)).tolist()))

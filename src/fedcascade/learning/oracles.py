@@ -118,10 +118,10 @@ class PerCategory:
 
 def check_list(chosen: Chosen, items: int, length: int) -> None:
     """Reject a list that is empty, too long, repeats an item or has one that is not on offer."""
-    require(1 <= chosen.size <= length, f"a list must hold 1 to {length} items, got {chosen.size}")
-    listed = set(chosen.tolist())
-    require(len(listed) == chosen.size, f"a list must hold distinct items, got {chosen.tolist()}")
-    require(min(listed) >= 0 and max(listed) < items, f"a list must name items 0..{items - 1}, got {chosen.tolist()}")
+    listed = chosen.tolist()
+    require(1 <= len(listed) <= length, f"a list must hold 1 to {length} items, got {len(listed)}")
+    require(len(set(listed)) == len(listed), f"a list must hold distinct items, got {listed}")
+    require(min(listed) >= 0 and max(listed) < items, f"a list must name items 0..{items - 1}, got {listed}")
 
 
 @jit

@@ -91,12 +91,13 @@ class Statistics:
         ``listed`` has the features of each position in a row. ``click`` is a position from 0, None, or an
         ``Examination``. ``gammas`` are position discounts, if any.
         """
-        good = listed.ndim == 2 and listed.shape[1] == self.dimension
-        require(good, f"listed must have shape (positions, {self.dimension}), got {listed.shape}")
+        if listed.ndim != 2 or listed.shape[1] != self.dimension:
+            raise ValueError(f"listed must have shape (positions, {self.dimension}), got {listed.shape}")
         seen = click if isinstance(click, Examination) else follow_cascade(len(listed), click)
         gram, moment, features = self.gram.copy(), self.moment.copy(), np.array(listed, np.float32)
-        add_listed(gram, moment, features, seen.examined, -1, 0.0, gammas)
-        for position, reward in zip(seen.clicks, seen.values, strict=True):  # their features are discounted by now
+        (click, reward), *others = seen.outcomes
+        add_listed(gram, moment, features, seen.examined, click, reward, gammas)
+        for position, reward in others:  # their features are discounted by now
             weight = reward if gammas is None else math.floor(reward * gammas[position] / GRID) * GRID
             moment += np.float64(weight) * features[position]
         counts = self.count + seen.examined, self.clicks + len(seen.clicks), self.rounds + seen.rounds

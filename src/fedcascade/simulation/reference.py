@@ -159,7 +159,7 @@ def show_list(
     """
     weights = environment.weights(round_, user, features)
     attracted = environment.attracted(round_, items, weights[items])
-    behaviour, expect = (getattr(environment, name, None) for name in ("behaviour", "expected_rewards"))
+    behaviour, expect = getattr(environment, "behaviour", None), getattr(environment, "expected_rewards", None)
     values = None if expect is None else expect(round_, user, features)
     if behaviour is not None:
         clicks = behaviour.click(environment.seed, round_, attracted, weights[items])  # type: ignore[attr-defined]

@@ -63,6 +63,9 @@ class Delay:
         return self.least + int(even * (self.most - self.least + 1)) + int(-self.mean * math.log1p(-other))
 
 
+NO_DELAY = Delay()
+
+
 @dataclass(frozen=True)
 class Scenario:
     """The arguments of ``engines.simulate`` on which the Trace depends."""
@@ -74,18 +77,20 @@ class Scenario:
     checkpoints: int = 10  # number of evenly spaced rounds with recorded totals
     keep_lists: bool = False  # record every list, in memory proportional to the rounds
     warm: LogSums | None = None  # data of each user from a log, for a warm start
-    delay: Delay = Delay()
+    delay: Delay = NO_DELAY
     batch: int = 1  # feedback arrives after every so many rounds
 
     @property
     def is_late(self) -> bool:
         """True if feedback comes after its round."""
-        return self.delay != Delay() or self.batch > 1
+        return self.batch > 1 or self.delay != NO_DELAY
 
     def find_due_round(self, round_: int) -> int:
         """Return the round in which the feedback of a round arrives: after its delay, at the end of a batch."""
+        if not self.is_late:
+            return round_
         seed = int(getattr(self.environment, "seed", 0))
-        due = round_ + (self.delay.draw(seed, round_) if self.delay != Delay() else 0)
+        due = round_ + self.delay.draw(seed, round_)
         return due + -due % self.batch
 
     @property

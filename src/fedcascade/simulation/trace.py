@@ -219,7 +219,8 @@ class Recorder:
         self.observations += played.examined
         if self.lists is not None:
             self.lists[round_ - 1, : shown.items.size] = shown.items
-        self._count_shown(round_, shown.items[None].astype(np.int32))
+        if self.shown is not None:
+            self._count_shown(round_, shown.items[None].astype(np.int32))
         if self.propensities is not None and shown.propensities is not None:
             self.propensities[round_ - 1, : shown.items.size] = shown.propensities
 

@@ -33,6 +33,7 @@ AVOID = {
     r"no more than it|good no more|not any more": "no longer valid, expired",
     r"houses?": "project",
 }
+MOST_WORDS = 350  # of a record of a decision
 PATTERN = re.compile(r"\b(?:" + "|".join(f"(?:{pattern})" for pattern in AVOID) + r")\b", re.IGNORECASE)
 # Words that a docstring of a function does not start with, and those that no docstring starts with.
 ARTICLES = {"a", "an", "the", "one", "all", "each", "every", "some", "its", "their", "this", "these", "those"}
@@ -143,7 +144,11 @@ def check_page(path: Path) -> Iterator[str]:
             is_code = not is_code
         elif not is_code:
             texts.append(Text(number, line))
-    yield from find_words(str(path.relative_to(ROOT)), iter(texts))
+    name = str(path.relative_to(ROOT))
+    yield from find_words(name, iter(texts))
+    words = len(path.read_text(encoding="utf-8").split())
+    if path.parent.name == "decisions" and words > MOST_WORDS:
+        yield f"{name}: {words} words: a record has at most {MOST_WORDS}"
 
 
 def check_all(folders: list[str]) -> Iterator[str]:

@@ -86,3 +86,11 @@ def test_pages_are_checked_outside_their_code(root: Path) -> None:
     (root / "page.md").write_text("Nobody reads this.\n\n```\nnobody\n```\n", encoding="utf-8")
     [finding] = check_words.check_all(["page.md"])
     assert finding.startswith("page.md:1: 'Nobody'")
+
+
+@pytest.mark.parametrize(("words", "expected"), [(350, 0), (351, 1)])
+def test_a_record_of_a_decision_has_a_limit(root: Path, words: int, expected: int) -> None:
+    folder = root / "docs" / "decisions"
+    folder.mkdir(parents=True)
+    (folder / "0001-a-choice.md").write_text("word " * words, encoding="utf-8")
+    assert len(list(check_words.check_all(["docs"]))) == expected

@@ -31,13 +31,16 @@ ENGINE_CASES = [
     ("club-cascade", "exact", 1, 20_000),
     ("population", "exact", 2, 60_000),
 ]
-# Plays the slice that a line on stdin names, prints its seconds; with names that every commit has.
+# Plays the slice that a line on stdin names, prints its seconds; with names that every commit has. ``club-cascade`` has
+# the paper's F, as in commits without a choice of F: with that of its authors it forms groups, which is other work.
 WORKER = """
 import sys
 from fedcascade import POLICIES, Synthetic, simulate
 for line in sys.stdin:
     policy, engine, threads, rounds = line.split()
     environment, chosen = Synthetic(), POLICIES[policy]
+    if "width" in chosen.constants():
+        chosen = chosen.with_constants(width=chosen.parse_constant("width", "paper"))
     trace = simulate(environment, chosen, rounds=int(rounds), engine=engine, threads=int(threads), checkpoints=1)
     print(trace.seconds, flush=True)
 """

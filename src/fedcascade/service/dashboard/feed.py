@@ -248,7 +248,7 @@ class Dashboard:
         self._started = service.clock.read_milliseconds()
 
     def describe_health(self) -> Plain:
-        writer, state = self.service.writer, self.service.writer.state
+        writer, state = self.service.writer, self.service.writer.last_state
         return {
             "healthy": writer.healthy,
             "waiting": writer.waiting,
@@ -261,9 +261,9 @@ class Dashboard:
             "trial": self.service.describe_trial(),
             "joined": self.service.joined,
             "left": self.service.left,
-            "resets": 0 if state is None else state.resets,
-            "rates": (0.0, 0.0) if state is None else state.reward_rates,
-            "privacy": [(round(epsilon, 2), agents) for epsilon, agents in self.service.count_spent()],
+            "resets": state.resets,
+            "rates": state.reward_rates,
+            "privacy": [(round(epsilon, 2), agents) for epsilon, agents in state.count_spent()],
             "clock": self.service.clock.now(),
             "demo": None if self.demo is None else self.demo.describe_progress(),
         }

@@ -38,7 +38,7 @@ from fedcascade.service.server.listener import (
     reserve_descriptors,
 )
 from fedcascade.service.server.logs import finish_logging
-from fedcascade.service.server.metrics import Metrics, TracingMetrics, trace_store
+from fedcascade.service.server.metrics import trace_store
 from fedcascade.service.server.pipes import CAN_POLL
 from fedcascade.service.server.service import Service
 from fedcascade.service.server.settings import Limits, ServerOptions, UploadBounds
@@ -125,10 +125,8 @@ def open_writer(settings: ServerSettings, announce: Callable[[str], None] = lamb
 def build_service(settings: ServerSettings, writer: Writer) -> Service:
     """Build the service, with as many connections as this process can open."""
     limits = replace(settings.limits, connections=reserve_descriptors(settings.limits.connections))
-    tracer = settings.tracer
-    make_metrics = Metrics if tracer is None else partial(TracingMetrics, tracer=tracer)
-    bounds, features = settings.bounds, settings.features
-    service = Service(writer, settings.policy, settings.dimension, limits, bounds, make_metrics, features)
+    features, tracer = settings.features, settings.tracer
+    service = Service(writer, settings.policy, settings.dimension, limits, settings.bounds, features, tracer)
     service.guard_margin, service.guard_level = settings.guard_margin, settings.guard_level
     return service
 
@@ -176,7 +174,7 @@ def reload_secrets(hosted: Sequence[Federation], context: ssl.SSLContext | None)
 
 def announce_end(announce: Callable[[str], None], hosted: Sequence[Federation]) -> None:
     """Announce the end of a server, and flush its log."""
-    ends = [str(0 if each.service.writer.state is None else each.service.writer.state.position) for each in hosted]
+    ends = [str(each.service.writer.last_state.position) for each in hosted]
     announce(f"stopped; the log ends at position {', '.join(ends)}")
     finish_logging()
 

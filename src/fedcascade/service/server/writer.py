@@ -80,6 +80,7 @@ class Writer:
         self._purged = 0  # position of the last rewrite that was purged from the database's journals
         self._store: Store | None = (store := open_store())
         self.state: ServerState | None = None  # read by other threads; only jobs may change it
+        self._empty = ServerState(policy, dimension)
         self._busy_since = IDLE
         with explain_failures(store):
             self._prepare()
@@ -128,6 +129,11 @@ class Writer:
     @property
     def waiting(self) -> int:
         return self.queue.qsize()
+
+    @property
+    def last_state(self) -> ServerState:
+        """The state to show, which is empty until a lost one is read again."""
+        return self._empty if self.state is None else self.state
 
     def close(self) -> None:
         """Finish waiting jobs, save a snapshot and close the store; interrupt it if it does not answer."""

@@ -39,7 +39,7 @@ from fedcascade.service.server.listener import (
 )
 from fedcascade.service.server.logs import finish_logging
 from fedcascade.service.server.metrics import trace_store
-from fedcascade.service.server.pipes import CAN_POLL
+from fedcascade.service.server.pipes import CAN_INHERIT
 from fedcascade.service.server.service import Service
 from fedcascade.service.server.settings import Limits, ServerOptions, UploadBounds
 from fedcascade.service.server.tenants import TenantApplication
@@ -116,7 +116,7 @@ def open_writer(settings: ServerSettings, announce: Callable[[str], None] = lamb
         dimension,
         batch=settings.batch,
         snapshot_every=settings.snapshot_every,
-        verifier=(VerifierProcess if CAN_POLL else SignatureVerifier)(dimension, settings.policy.privacy),
+        verifier=(VerifierProcess if CAN_INHERIT else SignatureVerifier)(dimension, settings.policy.privacy),
         clock=settings.clock,
         require_tenure=guard_terms(terms),
     )

@@ -128,7 +128,7 @@ def find_outsized_agents(state: ServerState) -> list[OutsizedAgent]:
         return []
     if not state.agents.size == len(server.holdings) == server.groups.labels.size:  # an agent is just being added
         return []
-    agents, labels, counts = (array.copy() for array in state.list_agents())
+    agents, labels, counts = (array.copy() for array in (state.agents, server.groups.labels, server.holdings.count))
     logs = np.log(np.maximum(counts, 1))
     middle = float(np.median(logs))
     spread = NORMAL * float(np.median(np.abs(logs - middle)))

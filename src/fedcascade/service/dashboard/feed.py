@@ -26,6 +26,7 @@ from fedcascade.service.dashboard.view import (
 )
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
 from fedcascade.service.protocol.errors import Refused, Unavailable
+from fedcascade.service.server.app import run_meanwhile
 from fedcascade.service.server.service import Service
 from fedcascade.service.store.contract import Store
 
@@ -271,11 +272,8 @@ class Dashboard:
     @asynccontextmanager
     async def run(self, _: Litestar) -> AsyncIterator[None]:
         """Write the counts of refusals to the store once per second and at the end."""
-        flushing = asyncio.create_task(self._flush_forever())
-        yield
-        flushing.cancel()
-        with suppress(asyncio.CancelledError):
-            await flushing
+        async with run_meanwhile(self._flush_forever()):
+            yield
         await self._flush()
         await self.feed.stop()
 

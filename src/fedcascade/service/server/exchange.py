@@ -37,11 +37,11 @@ log = logging.getLogger("fedcascade.service")
 
 @dataclass(slots=True, eq=False)
 class PendingJob:
-    """A job, its result or exception, and the event loop that gets it; the writer's thread if ``loop`` is None."""
+    """A job, and its result or exception, which the writer's thread delivers."""
 
     run: Job[Any]
-    deliver: Deliver = lambda _: None
-    loop: asyncio.AbstractEventLoop | None = None
+    deliver: Deliver
+    loop: ClassVar = None
     result: Any = None
 
 
@@ -193,7 +193,7 @@ def renew_epoch(store: Store, state: ServerState, receipt: wire.Receipt | None) 
 Pending = PendingJob | Exchange
 
 
-def settle_future(future: "Future[Any] | asyncio.Future[Any]", result: Any) -> None:
+def settle_future(future: "Future[Any]", result: Any) -> None:
     """Set the result or exception of a future, unless it was cancelled."""
     if future.done():
         return

@@ -9,9 +9,8 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from prometheus_client import Histogram, Metric, generate_latest
@@ -19,7 +18,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from fedcascade.federation.messages import Cause
 from fedcascade.service.server.state import ServerState
-from fedcascade.service.store.contract import Store
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.1, 0.25, 0.5, 1.0, 2.5)  # seconds
 NANOSECONDS = 1_000_000_000
@@ -160,23 +158,3 @@ def make_tracer() -> Any:
     provider = TracerProvider(resource=Resource.create({"service.name": "fedcascade"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return provider.get_tracer("fedcascade")
-
-
-class TracingStore:
-    """A proxy of a store that records a span per transaction."""
-
-    def __init__(self, store: Store, tracer: Any) -> None:
-        self._store, self._tracer = store, tracer
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    @contextmanager
-    def transaction(self, wanted: Sequence[tuple[int, int]] = ()) -> Iterator[None]:
-        with self._tracer.start_as_current_span("transaction"), self._store.transaction(wanted):
-            yield
-
-
-def trace_store(store: Store, tracer: Any | None) -> Store:
-    """Return the store, with spans of its transactions if there is a tracer."""
-    return store if tracer is None else cast(Store, TracingStore(store, tracer))

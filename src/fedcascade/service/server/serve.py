@@ -1,6 +1,7 @@
 """Start of a server process: store, writer, application and socket."""
 
 import gc
+import logging
 import ssl
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -37,8 +38,6 @@ from fedcascade.service.server.listener import (
     read_certificate,
     reserve_descriptors,
 )
-from fedcascade.service.server.logs import finish_logging
-from fedcascade.service.server.metrics import trace_store
 from fedcascade.service.server.pipes import CAN_INHERIT
 from fedcascade.service.server.service import Service
 from fedcascade.service.server.settings import Limits, ServerOptions, UploadBounds
@@ -110,8 +109,8 @@ def open_writer(settings: ServerSettings, announce: Callable[[str], None] = lamb
             users = warm_store(store, warm, settings.policy, dimension, settings.clock.now())
             words = f"{users:,} users; {warm.agents_path} lists the agent of each user" if users else "done before"
             announce(f"warm start from {warm.path}: {words}")
-    return Writer(
-        lambda: trace_store(open_store(settings.store), settings.tracer),
+    writer = Writer(
+        lambda: open_store(settings.store),
         settings.policy,
         dimension,
         batch=settings.batch,
@@ -120,6 +119,9 @@ def open_writer(settings: ServerSettings, announce: Callable[[str], None] = lamb
         clock=settings.clock,
         require_tenure=guard_terms(terms),
     )
+    if settings.tracer is not None:
+        writer.span = partial(settings.tracer.start_as_current_span, "transaction")
+    return writer
 
 
 def build_service(settings: ServerSettings, writer: Writer) -> Service:
@@ -176,7 +178,7 @@ def announce_end(announce: Callable[[str], None], hosted: Sequence[Federation]) 
     """Announce the end of a server, and flush its log."""
     ends = [str(each.service.writer.last_state.position) for each in hosted]
     announce(f"stopped; the log ends at position {', '.join(ends)}")
-    finish_logging()
+    logging.shutdown()
 
 
 def open_federation(

@@ -6,6 +6,8 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,7 +22,7 @@ from fedcascade.service.protocol.arms import Trial
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server import operations
 from fedcascade.service.server.connections import ConnectionTable, ForgeryLimiter, RateLimiter, name_network
-from fedcascade.service.server.exchange import Exchange
+from fedcascade.service.server.exchange import Exchange, settle_future
 from fedcascade.service.server.logs import RefusalLog, log
 from fedcascade.service.server.metrics import (
     Metrics,
@@ -31,7 +33,7 @@ from fedcascade.service.server.metrics import (
     list_trial_metrics,
 )
 from fedcascade.service.server.settings import DEFAULT_BOUNDS, Limits, UploadBounds
-from fedcascade.service.server.writer import Writer
+from fedcascade.service.server.writer import Writer, wait_for
 
 HttpRequest = Request[Any, Any, State]
 Reply = tuple[int, dict[str, str], bytes]  # status, headers, body
@@ -172,7 +174,10 @@ class Service:
 
     async def answer(self, exchange: Exchange) -> Reply:
         """Answer an exchange once it is durable, or raise its refusal."""
-        return self.finish(exchange, await self.writer.wait_for(exchange, self.start))
+        future: Future[bytes] = Future()
+        exchange.deliver = partial(settle_future, future)
+        self.start(exchange)
+        return self.finish(exchange, await wait_for(future))
 
     def finish(self, exchange: Exchange, result: Any) -> Reply:
         """Count an exchange and return its reply, from the writer's answer or exception."""

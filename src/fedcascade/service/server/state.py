@@ -43,8 +43,7 @@ class ServerState:
         self.agents = np.empty(0, np.int64)  # place -> number
         self.vacated: list[tuple[int, int]] = []  # for the journal: freed places, and the place that moved there
         self.resets = 0  # uploads that replaced all earlier ones of their agent
-        self.changed: set[int] = set()  # places changed since the snapshot of ``row_digests``
-        self.changed_during_snapshot: set[int] = set()  # places changed since the snapshot in progress began
+        self.changed: dict[int, int] = {}  # places changed since the snapshot of ``row_digests``, and where in the log
         self.publication = published.NOTHING  # the last prior that newcomers get
         self.uploaders: set[int] = set()  # agents with uploads since then; no more than a publication needs
         self.private: dict[int, int] = {}  # private uploads of each agent
@@ -138,8 +137,7 @@ class ServerState:
         self.resets += is_change
         placed = Upload(agent=place, sequence=upload.sequence, cause=upload.cause, statistics=upload.statistics)
         downloads = self.server.take(placed)
-        self._note_change(place)
-        self.position, self.observations = position, total
+        self.position, self.observations, self.changed[place] = position, total, position
         if is_private:
             self.private[upload.agent] = upload.sequence
         if len(self.uploaders) < self._needed and position > self.publication.position:
@@ -191,7 +189,7 @@ class ServerState:
         place = self.places.pop(agent, None)
         if not self.places:
             self.server, self.agents, self.observations = None, self.agents[:0].copy(), 0
-            self.note_snapshot({}, set())
+            self.note_snapshot({}, position)
         elif place is not None and self.server is not None:
             self.observations -= int(self.server.holdings.count[place])
             self.server.forget(place)
@@ -201,21 +199,15 @@ class ServerState:
         last = self.agents.size - 1
         moved, self.agents = int(self.agents[last]), drop_row(self.agents, gone)
         self.vacated.append((gone, last))
-        self.changed.discard(last)
-        self.changed_during_snapshot.discard(last)
+        self.changed.pop(last, None)
         if gone < last:
-            self._note_change(gone)
+            self.changed[gone] = self.position
             self.places[moved] = gone
 
-    def _note_change(self, place: int) -> None:
-        self.changed.add(place)
-        self.changed_during_snapshot.add(place)
-
-    def note_snapshot(self, row_digests: dict[str, list[bytes]], changed: set[int]) -> None:
-        """Note the chunks of the snapshot in the store, and the places that changed since it began."""
+    def note_snapshot(self, row_digests: dict[str, list[bytes]], position: int) -> None:
+        """Note the chunks of the snapshot in the store, and forget the changes up to its position."""
         self.row_digests = row_digests
-        self.changed = changed
-        self.changed_during_snapshot = set()
+        self.changed = {place: at for place, at in self.changed.items() if at > position}
 
     def _find_place(self, agent: int) -> int:
         """Return the agent's place in the arrays; add a new agent."""

@@ -17,9 +17,8 @@ BARE = """
 import asyncio, concurrent.futures.thread, logging, os, random, select, subprocess, sys
 for module in ("resource", "uvloop", "fcntl"):
     sys.modules[module] = None
-for name in ("register_at_fork", "sched_getaffinity", "sysconf", "link"):
+for name in ("fork", "register_at_fork", "sched_getaffinity", "sysconf", "link"):
     delattr(os, name)
-del select.poll
 def refuse(*_):
     raise OSError(1, "no links here")
 os.link = refuse
@@ -30,7 +29,7 @@ main()
 
 
 class BareServerProcess(ServerProcess):
-    """``fedcascade serve`` on a system without limits, links, polling of pipes, forks and uvloop."""
+    """``fedcascade serve`` on a system without limits, links, sockets for children, forks and uvloop."""
 
     def command(self) -> list[str]:
         python, _, _, *rest = super().command()

@@ -26,7 +26,7 @@ from fedcascade.service.protocol.openapi import OPERATOR
 from fedcascade.service.protocol.wire import EXCHANGES, PROTOCOLS, AnswerMessage, TokenRequest, count_numbers
 from fedcascade.service.server import tenants
 from fedcascade.service.server.app import ROUTES
-from fedcascade.service.server.connections import BODY_SECONDS
+from fedcascade.service.server.http import BODY_SECONDS
 from fedcascade.service.server.tenants import BATCH, REQUESTS_AT_ONCE, Turns
 
 from .helpers import RunningService, build_unit_upload, wait_until_ready

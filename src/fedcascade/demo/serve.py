@@ -48,7 +48,7 @@ async def show_shop_page(request: HttpRequest) -> Response[bytes]:
 @get("/live/assets/shop.js")
 async def show_shop_script(request: HttpRequest) -> Response[bytes]:
     """Send the script of the shop window."""
-    return _name_agent(build_script("shop", __package__, DASHBOARD)[0]).send(request)
+    return _name_agent(build_script("shop", __package__, DASHBOARD)).send(request)
 
 
 @cache

@@ -382,7 +382,7 @@ class StoreContract:
                     forget(agents.pop(0))(store, live)
             assert store.verify()[0] == live.position
             assert replay_log(store, policy, DIMENSION).dump() == live.dump()
-        assert [live.count_held(agent)[1] for agent in agents] == [5, 1]
+        assert [live.get_statistics(agent).rounds for agent in agents] == [5, 1]
         assert live.sum_statistics().rounds == live.rounds == live.observations == 5 + 1
         assert [store.sum_uploads(agent).last_change for agent in agents] == [11, 15]
         folded = [entry.upload for entry in store.read_entries(after=0) if entry.upload.sequence <= 6]

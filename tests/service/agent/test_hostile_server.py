@@ -110,4 +110,4 @@ def test_no_answer_of_a_server_stops_an_agent_for_good(
         assert np.isfinite(agent.estimate).all()
         assert agent.unsent == 0
         assert running.writer is not None
-        assert running.writer.submit(lambda _, state: state.count_held(agent.id)[1]).result() > 0
+        assert running.writer.submit(lambda _, state: state.get_statistics(agent.id).rounds).result() > 0

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from fedcascade.service.dashboard.bundle import DIGITS, bundle, strip
+from fedcascade.service.dashboard.bundle import bundle
 from fedcascade.service.dashboard.static_files import AGENT, IMMUTABLE, build_script
 
 from ..helpers import RunningService, serve_in_process
@@ -56,7 +56,7 @@ def test_a_bundle_means_what_its_modules_mean(tmp_path: Path) -> None:
     for name, text in sources.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     (tmp_path / "package.json").write_text('{"type": "module"}', encoding="utf-8")
-    (tmp_path / "bundled.js").write_text(bundle("main", sources.__getitem__).text, encoding="utf-8")
+    (tmp_path / "bundled.js").write_text(bundle("main", sources.__getitem__), encoding="utf-8")
     show = 'import("./%s").then((m) => console.log(JSON.stringify([m.all, m.twice(4), Object.keys(m)])))'
     apart, together = (
         subprocess.run([node, "-e", show % name], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
@@ -66,11 +66,9 @@ def test_a_bundle_means_what_its_modules_mean(tmp_path: Path) -> None:
     assert "one" in apart
 
 
-def test_comments_and_spaces_go_and_lines_keep_their_numbers() -> None:
-    assert strip("a = 1; // one\n\n/* two\n   lines */\n  if (b) { c( d , 'e  f' ); }\n") == [
-        ("a=1;", 0),
-        ("if(b){c(d,'e  f');}", 4),
-    ]
+def test_comments_on_lines_of_their_own_go_and_all_else_stays() -> None:
+    kept = "a = 1; // one\n\n  /** @type {any} */ if (b) { c( d , 'e  f' ); }\n"
+    assert bundle("a", {"a.js": f"/* two\n   lines */\n{kept}  // three\n/* 4 */\n"}.__getitem__) == kept
 
 
 @pytest.mark.parametrize(
@@ -78,36 +76,12 @@ def test_comments_and_spaces_go_and_lines_keep_their_numbers() -> None:
     [
         ({"a.js": 'import { b } from "./b.js";', "b.js": 'import { a } from "./a.js";'}, "in a cycle: a -> b -> a"),
         ({"a.js": 'import * as b from "./b.js";'}, "cannot bundle"),
-        ({"a.js": "x = `never ends"}, "has no end"),
+        ({"a.js": 'import { b } from "./b.js";', "b.js": "export let b = 1;"}, "b.js: cannot bundle"),
     ],
 )
 def test_a_bundler_refuses_what_it_does_not_know(sources: dict[str, str], line: str) -> None:
     with pytest.raises(ValueError, match=line):
         bundle("a", sources.__getitem__)
-
-
-def decode_vlq(text: str) -> Iterator[int]:
-    value = shift = 0
-    for letter in text:
-        digit = DIGITS.index(letter)
-        value += (digit & 31) << shift
-        shift += 5
-        if not digit & 32:
-            yield -(value >> 1) if value & 1 else value >> 1
-            value = shift = 0
-
-
-def test_the_source_map_leads_to_the_lines_of_the_modules() -> None:
-    script, described = build_script("index", AGENT)
-    source_map, file, line, checked = json.loads(described.body), 0, 0, 0
-    for generated, mapping in zip(script.body.decode().splitlines(), source_map["mappings"].split(";"), strict=True):
-        _, file_step, line_step, _ = decode_vlq(mapping)
-        file, line = file + file_step, line + line_step
-        name = re.match(r"(?:async )?(?:function|class) (\w+)", generated)
-        if name is not None:
-            assert name[1] in source_map["sourcesContent"][file].splitlines()[line]
-            checked += 1
-    assert checked > 50
 
 
 def test_the_agent_is_one_compressed_file_that_is_cached(running: RunningService) -> None:
@@ -122,15 +96,14 @@ def test_the_agent_is_one_compressed_file_that_is_cached(running: RunningService
     hashed = fetch(running, path, accept_encoding="gzip, br;q=0.9")
     assert (hashed.headers["cache-control"], hashed.headers["content-encoding"]) == (IMMUTABLE, "br")
     assert hashed.headers["etag"] != tag
-    assert json.loads(fetch(running, f"{path}.map", accept_encoding="identity").content)["version"] == 3
     plain = fetch(running, path, accept_encoding="identity")
-    assert (plain.content, plain.headers.get("content-encoding")) == (build_script("index", AGENT)[0].body, None)
+    assert (plain.content, plain.headers.get("content-encoding")) == (build_script("index", AGENT).body, None)
 
 
 def test_a_page_of_another_version_gets_the_agent_of_this_server_and_asks_again(running: RunningService) -> None:
     other = fetch(running, "/agent/index-0123456789abcdef.js", accept_encoding="identity")
     assert (other.status_code, other.headers["cache-control"]) == (200, "no-cache")
-    assert other.content == build_script("index", AGENT)[0].body
+    assert other.content == build_script("index", AGENT).body
     assert fetch(running, "/agent/knapsack.js").status_code == 200
     assert fetch(running, "/agent/nothing.js").status_code == 404
 
@@ -140,6 +113,6 @@ def test_scripts_of_the_pages_are_bundled_too() -> None:
         ("main", "fedcascade.service.dashboard"),
         ("shop", "fedcascade.demo", "fedcascade.service.dashboard"),
     ):
-        text = build_script(entry, *packages)[0].body.decode()
+        text = build_script(entry, *packages).body.decode()
         assert 'from"./' not in text.replace("from ", "from")
         assert (files(packages[0]) / "assets" / f"{entry}.js").is_file()

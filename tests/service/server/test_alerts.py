@@ -54,7 +54,6 @@ def test_honest_populations_raise_no_alert(seed: int) -> None:
 def test_of_few_agents_nobody_is_named_and_none_before_the_first_upload() -> None:
     assert find_outsized_agents(make_state([1, 1, 1, 10**9])) == []
     assert find_outsized_agents(ServerState(POLICIES["fedlinucb"], 3)) == []
-    assert find_outsized_agents(None) == []
 
 
 def test_the_metric_and_the_page_name_the_agent(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ from fedcascade.service.protocol.auth import compute_digest
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server import http, listener, writer
 from fedcascade.service.server.app import build_application
-from fedcascade.service.server.connections import MOST_PIPELINED, NO_DEADLINE, ConnectionTable
+from fedcascade.service.server.connections import ConnectionTable
+from fedcascade.service.server.http import MOST_PIPELINED, NO_DEADLINE
 from fedcascade.service.server.listener import GracefulServer, open_socket
 from fedcascade.service.server.operations import set_operator
 from fedcascade.service.server.service import Service

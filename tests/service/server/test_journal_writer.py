@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.grouping.partition import relabel_canonically
 from fedcascade.federation.policies import POLICIES
-from fedcascade.service.server.journal_writer import JournalWriter, LiveNames, assign_names
+from fedcascade.service.server.journal_writer import JournalWriter, Labels, LiveNames, assign_names
 from fedcascade.service.server.operations import forget
 from fedcascade.service.server.state import ServerState
 from fedcascade.service.store.contract import add_agent
@@ -19,18 +19,24 @@ from fedcascade.testing.stores import make_unit_upload, record_upload
 
 from ..helpers import read_clusters
 
+
+def name_first(labels: list[int]) -> Labels:
+    """Name the groups of agents that had no names."""
+    return assign_names(np.zeros(len(labels), np.int64), np.array(labels))
+
+
 partitions = st.lists(st.integers(0, 6), min_size=1, max_size=12)
 
 
 @given(partitions, partitions)
 def test_names_are_those_of_the_partition_and_renaming_changes_nothing(before: list[int], after: list[int]) -> None:
-    known = assign_names({}, list(range(len(before))), np.array(before))
-    agents = list(range(len(after)))
-    named = assign_names(known, agents, np.array(after))
-    assert relabel_canonically(list(named.values())) == relabel_canonically(after)
+    known = np.zeros(len(after), np.int64)
+    known[: len(before)] = name_first(before)[: len(after)]
+    named = assign_names(known, np.array(after))
+    assert relabel_canonically(named) == relabel_canonically(after)
     shuffled = np.array([{label: 50 - label for label in set(after)}[label] for label in after])
-    assert assign_names(known, agents, shuffled) == named
-    assert assign_names(named, agents, shuffled) == named
+    assert assign_names(known, shuffled).tolist() == named.tolist()
+    assert assign_names(named, shuffled).tolist() == named.tolist()
 
 
 @given(
@@ -39,7 +45,7 @@ def test_names_are_those_of_the_partition_and_renaming_changes_nothing(before: l
 def test_names_follow_those_who_move(start: list[int], steps: list[list[int]]) -> None:
     """Each step writes some numbers over the first labels, and appends the rest as newcomers."""
     labels = list(start)
-    names = list(assign_names({}, list(range(len(labels))), np.array(labels)).values())
+    names = name_first(labels).tolist()
     live = LiveNames(np.array(labels), np.array(names))
     for step in steps:
         before = list(labels)
@@ -66,14 +72,12 @@ def test_a_group_that_gets_another_label_keeps_its_name_among_many() -> None:
 
 
 def test_whoever_splits_off_gets_the_new_name() -> None:
-    known = dict.fromkeys(range(10), 4)
-    named = assign_names(known, list(range(10)), np.array([9] * 3 + [0] * 7))
-    assert named == dict.fromkeys(range(3), 1) | dict.fromkeys(range(3, 10), 4)
+    named = assign_names(np.full(10, 4), np.array([9] * 3 + [0] * 7))
+    assert named.tolist() == [1] * 3 + [4] * 7
 
 
 def test_the_larger_part_gives_its_name_when_two_join() -> None:
-    named = assign_names({1: 1, 2: 2, 3: 2}, [1, 2, 3], np.array([0, 0, 0]))
-    assert set(named.values()) == {2}
+    assert assign_names(np.array([1, 2, 2]), np.array([0, 0, 0])).tolist() == [2, 2, 2]
 
 
 def test_who_comes_when_somebody_leaves_is_not_taken_for_a_neighbour(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_a_log_that_nobody_reads_holds_nobody_up(monkeypatch: pytest.MonkeyPatch
     threading.Thread(target=log_much, daemon=True).start()
     assert done.wait(60)
     os.close(reading)  # the thread that writes ends at the broken pipe
-    handler.finish()
+    handler.close()
     monkeypatch.undo()
     with pytest.raises(BrokenPipeError):
         stream.close()

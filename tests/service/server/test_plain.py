@@ -6,8 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedcascade.service.protocol import wire
-from fedcascade.service.server.connections import MOST_HEAD_BYTES, MOST_HEADERS
-from fedcascade.service.server.http import END, read_plain_head
+from fedcascade.service.server.http import END, MOST_HEAD_BYTES, MOST_HEADERS, read_plain_head
 
 START = f"POST {wire.EXCHANGES} HTTP/1.1\r\n".encode()
 STARTS = st.sampled_from([START, START.replace(b"/v1", b"/t/home/v1")])

@@ -109,7 +109,7 @@ def record(folder: Path, uploads: Sequence[tuple[int, Statistics]], forgotten: S
             upload = Upload(agent=agents[who], sequence=number + 1, cause=Cause.FORCED, statistics=statistics)
             if who in gone or not is_accepted(statistics):
                 continue
-            if state.count_held(agents[who])[0] + statistics.count <= LARGEST_TOTAL:
+            if state.get_statistics(agents[who]).count + statistics.count <= LARGEST_TOTAL:
                 record_upload(store, state, upload, number)
                 accepted += 1
     return store, accepted

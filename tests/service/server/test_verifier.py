@@ -152,7 +152,7 @@ def test_a_frozen_process_does_not_hold_up_a_batch_that_fills_its_pipe(monkeypat
         checker.prepare()
         assert checker._process is not None
         os.kill(checker._process.process.pid, signal.SIGSTOP)
-        batch = BATCH * (2 * pipes.PIPE_BYTES // len(pack(BATCH)))
+        batch = BATCH * (2 * pipes.BUFFER_BYTES // len(pack(BATCH)))
         assert verify(checker, batch)[: len(BATCH)] == VERDICTS
     finally:
         checker.close()

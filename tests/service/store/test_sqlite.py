@@ -72,7 +72,7 @@ def test_a_store_that_an_earlier_version_wrote_is_migrated(recorded: Path, tmp_p
             state, uploads = replay_log(store, POLICY, 3), [DAYS + more, DAYS, DAYS]
             assert store.verify()[0] == state.position == 43 + more
             agents = sorted(state.places, key=state.places.__getitem__)
-            assert [state.count_held(agent)[1] for agent in agents] == uploads
+            assert [state.get_statistics(agent).rounds for agent in agents] == uploads
             assert [store.sum_uploads(agent).last_sequence for agent in agents] == uploads
             assert np.array_equal(np.diag(state.sum_statistics().gram), uploads)
             actions = [record.action for record in store.read_audit()]

@@ -26,6 +26,7 @@ from fedcascade.service.dashboard.view import (
 )
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
 from fedcascade.service.protocol.errors import Refused, Unavailable
+from fedcascade.service.server.app import run_meanwhile
 from fedcascade.service.server.service import Service
 from fedcascade.service.store.contract import Store
 
@@ -248,7 +249,7 @@ class Dashboard:
         self._started = service.clock.read_milliseconds()
 
     def describe_health(self) -> Plain:
-        writer, state = self.service.writer, self.service.writer.state
+        writer, state = self.service.writer, self.service.writer.last_state
         return {
             "healthy": writer.healthy,
             "waiting": writer.waiting,
@@ -261,9 +262,9 @@ class Dashboard:
             "trial": self.service.describe_trial(),
             "joined": self.service.joined,
             "left": self.service.left,
-            "resets": 0 if state is None else state.resets,
-            "rates": (0.0, 0.0) if state is None else state.reward_rates,
-            "privacy": [(round(epsilon, 2), agents) for epsilon, agents in self.service.count_spent()],
+            "resets": state.resets,
+            "rates": state.reward_rates,
+            "privacy": [(round(epsilon, 2), agents) for epsilon, agents in state.count_spent()],
             "clock": self.service.clock.now(),
             "demo": None if self.demo is None else self.demo.describe_progress(),
         }
@@ -271,11 +272,8 @@ class Dashboard:
     @asynccontextmanager
     async def run(self, _: Litestar) -> AsyncIterator[None]:
         """Write the counts of refusals to the store once per second and at the end."""
-        flushing = asyncio.create_task(self._flush_forever())
-        yield
-        flushing.cancel()
-        with suppress(asyncio.CancelledError):
-            await flushing
+        async with run_meanwhile(self._flush_forever()):
+            yield
         await self._flush()
         await self.feed.stop()
 

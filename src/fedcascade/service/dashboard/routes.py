@@ -153,7 +153,7 @@ async def show_page(request: HttpRequest) -> Response[bytes]:
 async def show_asset(request: HttpRequest) -> Response[bytes]:
     """Send a script, a stylesheet or an image of the page."""
     name = str(request.path_params["name"])
-    script = build_script("main", __package__)[0] if name == "main.js" else read_asset(__package__, name)
+    script = build_script("main", __package__) if name == "main.js" else read_asset(__package__, name)
     return script.send(request)
 
 

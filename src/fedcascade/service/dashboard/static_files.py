@@ -19,7 +19,6 @@ except ImportError:  # a server without it sends gzip
     brotli = None
 
 MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-MEDIA_TYPES |= {"map": "application/json"}
 HEADERS = {
     "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "object-src 'none'",
@@ -29,7 +28,7 @@ HEADERS = {
 }
 IMMUTABLE = "public, max-age=31536000, immutable"
 AGENT = "fedcascade.service.agent"
-AGENT_NAME = re.compile(r"index(?:-([0-9a-f]{16}))?\.js(\.map)?")
+AGENT_NAME = re.compile(r"index(-[0-9a-f]{16})?\.js")
 
 
 @dataclass(frozen=True)
@@ -76,34 +75,29 @@ def read_asset(package: str, name: str) -> StaticFile:
 
 
 @cache
-def build_script(entry: str, *packages: str) -> tuple[StaticFile, StaticFile]:
-    """Bundle a script with the modules that it imports from the packages' ``assets``; return it, and its source map."""
+def build_script(entry: str, *packages: str) -> StaticFile:
+    """Bundle a script with the modules that it imports from the packages' ``assets``."""
 
     def read(name: str) -> str:
         holder = next((each for each in packages if (files(each) / "assets" / name).is_file()), packages[0])
         return read_asset(holder, name).body.decode("utf-8")
 
-    made = bundle(entry, read)
-    script = StaticFile(made.text.encode(), MEDIA_TYPES["js"])
-    return script, StaticFile(made.build_map(f"{entry}-{script.tag}.js").encode(), MEDIA_TYPES["map"])
+    return StaticFile(bundle(entry, read).encode(), MEDIA_TYPES["js"])
 
 
 def name_agent() -> str:
     """Return the name of the agent's bundle, which changes with its content."""
-    return f"index-{build_script('index', AGENT)[0].tag}.js"
+    return f"index-{build_script('index', AGENT).tag}.js"
 
 
 def send_agent_file(request: HttpRequest, name: str) -> Response[bytes]:
-    """Send the agent's bundle, its source map, or one of its modules.
+    """Send the agent's bundle, or one of its modules.
 
     A name with the digest of this bundle is cached for good. Under another digest, that of a server of another version,
     callers get this bundle and ask again next time.
     """
-    found = AGENT_NAME.fullmatch(name)
-    if found is None:
+    if AGENT_NAME.fullmatch(name) is None:
         return read_asset(AGENT, name).send(request)
-    (script, source_map), own = build_script("index", AGENT), name_agent()
-    kept = {"cache-control": IMMUTABLE} if name.removesuffix(".map") == own else {}
-    if found[2]:
-        return source_map.send(request, **kept)
-    return script.send(request, **kept, **{"content-location": own, "sourcemap": f"{own}.map"})
+    own = name_agent()
+    kept = {"cache-control": IMMUTABLE} if name == own else {}
+    return build_script("index", AGENT).send(request, **kept, **{"content-location": own})

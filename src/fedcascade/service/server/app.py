@@ -1,7 +1,7 @@
 """The web application: each endpoint checks a request, hands a job to the writer and answers."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeVar
@@ -366,15 +366,15 @@ async def scrub_forever(service: Service, hours: float) -> None:
 def scrub(open_store: Callable[[], Store]) -> None:
     """Verify a store that is in use: again, if a rewrite or a new snapshot may have misled the first try."""
     with closing(open_store()) as store, explain_failures(store):
-        for attempt in range(SCRUBS):
+        for attempt in range(1, SCRUBS + 1):
             before = store.find_head().rewritten
             try:
                 store.verify()
                 return
             except DamagedStore:
-                if attempt == SCRUBS - 1 and store.find_head().rewritten != before:
-                    raise Unavailable(f"it was rewritten during {SCRUBS} tries") from None
-                if attempt == SCRUBS - 1:
+                if attempt == SCRUBS:
+                    if store.find_head().rewritten != before:
+                        raise Unavailable(f"it was rewritten during {SCRUBS} tries") from None
                     raise
 
 
@@ -394,15 +394,18 @@ async def watch_switches(service: Service, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
 
-def keep_running(forever: Callable[[Service, float], Awaitable[None]], service: Service, every: float) -> Extension:
+@asynccontextmanager
+async def run_meanwhile(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run a task until the block ends."""
+    task = asyncio.create_task(work)
+    yield
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+def keep_running(
+    forever: Callable[[Service, float], Coroutine[Any, Any, None]], service: Service, every: float
+) -> Extension:
     """Return an extension that runs a task while the application runs."""
-
-    @asynccontextmanager
-    async def run(_: Litestar) -> AsyncIterator[None]:
-        task = asyncio.ensure_future(forever(service, every))
-        yield
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-
-    return Extension(lifespan=run)
+    return Extension(lifespan=lambda _: run_meanwhile(forever(service, every)))

@@ -17,15 +17,7 @@ from fedcascade.service.protocol import auth, wire
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.settings import is_address
 
-HEAD_SECONDS = 10.0  # from the first byte of a request, or from the connection, to the end of its headers
-BODY_SECONDS = 30.0  # from the end of the headers to the end of the body
-WRITE_SECONDS = 30.0  # for a caller to read a full send buffer
-IDLE_SECONDS = 5.0  # between an answer and the next request
-MOST_HEAD_BYTES = 16 * 1024
-MOST_HEADERS = 64
-MOST_PIPELINED = 8  # requests that wait on one connection, without the one in progress
 DROPPED_SHARE = 16  # close one in 16 waiting connections at once, so that searches are rare
-NO_DEADLINE = float("inf")
 
 
 class Connection(Protocol):

@@ -37,11 +37,11 @@ log = logging.getLogger("fedcascade.service")
 
 @dataclass(slots=True, eq=False)
 class PendingJob:
-    """A job, its result or exception, and the event loop that gets it; the writer's thread if ``loop`` is None."""
+    """A job, and its result or exception, which the writer's thread delivers."""
 
     run: Job[Any]
-    deliver: Deliver = lambda _: None
-    loop: asyncio.AbstractEventLoop | None = None
+    deliver: Deliver
+    loop: ClassVar = None
     result: Any = None
 
 
@@ -98,7 +98,7 @@ class Exchange:
                 raise Unauthorised("unrecognised", UNRECOGNISED) from None
             raise
         if earlier is None:
-            held_rounds = 0 if upload.cause is Cause.CHANGE else state.count_held(agent)[1]
+            held_rounds = 0 if upload.cause is Cause.CHANGE else state.get_statistics(agent).rounds
             if self.identity.enrolled > self.at + FRESH_SECONDS:
                 self._correct_enrolment(store)
             seconds = self.at - self.identity.enrolled
@@ -113,7 +113,7 @@ class Exchange:
         else:
             self._require_repeated(store, earlier, upload)
             download = state.answer(agent)
-        held_count, held_rounds = state.count_held(agent)
+        held = state.get_statistics(agent)
         answer = wire.AnswerMessage(
             protocol=wire.PROTOCOLS[-1],
             sequence=upload.sequence,
@@ -123,8 +123,8 @@ class Exchange:
             system_rounds=wire.coarsen(state.rounds),
             agents=wire.coarsen(len(state.places)),
             group_agents=wire.coarsen(state.count_group(agent)),
-            held_count=held_count,
-            held_rounds=held_rounds,
+            held_count=held.count,
+            held_rounds=held.rounds,
             terms_id=self.terms_id,
             receipt=state.epoch.give_receipt(state.position),
             numbers=wire.pack_numbers(download),
@@ -193,7 +193,7 @@ def renew_epoch(store: Store, state: ServerState, receipt: wire.Receipt | None) 
 Pending = PendingJob | Exchange
 
 
-def settle_future(future: "Future[Any] | asyncio.Future[Any]", result: Any) -> None:
+def settle_future(future: "Future[Any]", result: Any) -> None:
     """Set the result or exception of a future, unless it was cancelled."""
     if future.done():
         return

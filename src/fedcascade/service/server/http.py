@@ -16,22 +16,19 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.errors import Refused, Unavailable
-from fedcascade.service.server.connections import (
-    BODY_SECONDS,
-    HEAD_SECONDS,
-    IDLE_SECONDS,
-    MOST_HEAD_BYTES,
-    MOST_HEADERS,
-    MOST_PIPELINED,
-    NO_DEADLINE,
-    WRITE_SECONDS,
-    find_proxied,
-    name_network,
-)
+from fedcascade.service.server.connections import find_proxied, name_network
 from fedcascade.service.server.exchange import ANSWER_SECONDS, Exchange
 from fedcascade.service.server.service import Service
 from fedcascade.service.server.writer import LATE
 
+HEAD_SECONDS = 10.0  # from the first byte of a request, or from the connection, to the end of its headers
+BODY_SECONDS = 30.0  # from the end of the headers to the end of the body
+WRITE_SECONDS = 30.0  # for a caller to read a full send buffer
+IDLE_SECONDS = 5.0  # between an answer and the next request
+MOST_HEAD_BYTES = 16 * 1024
+MOST_HEADERS = 64
+MOST_PIPELINED = 8  # requests that wait on one connection, without the one in progress
+NO_DEADLINE = float("inf")
 END = b"\r\n\r\n"  # of a head
 _LINE = r"\r\n[A-Za-z0-9-]+: [!-~][ -~]*"
 _HEAD = re.compile(rf"POST ([a-z0-9_/]*){wire.EXCHANGES} HTTP/1\.1((?:{_LINE}){{1,{MOST_HEADERS}}})".encode())

@@ -6,7 +6,7 @@ changed agents are renamed, so that the cost of a batch does not grow with the n
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from weakref import ref
@@ -77,12 +77,7 @@ class JournalWriter:
         before = np.zeros(len(labels), np.int64)
         size = min(len(self._names), len(labels))
         before[:size] = self._names[:size]
-        if are_consistent(labels, before):
-            self._names = before
-        else:
-            known = {place: name for place, name in enumerate(before.tolist()) if name}
-            names = assign_names(known, list(range(len(labels))), labels)
-            self._names = np.fromiter(names.values(), np.int64, len(labels))
+        self._names = assign_names(before, labels)
         self._labels, self._live = labels.copy(), LiveNames(labels, self._names)
         return np.flatnonzero(self._names != before)
 
@@ -173,28 +168,18 @@ class LiveNames:
         return self._next - 1
 
 
-def are_consistent(labels: Labels, names: Labels) -> bool:
-    """Return whether each group has one name of its own; 0 is no name."""
-    distinct, first, groups = np.unique(labels, return_index=True, return_inverse=True)
-    used = names[first]
-    return bool((used > 0).all() and (names == used[groups]).all() and np.unique(used).size == distinct.size)
+def assign_names(earlier: Labels, labels: Labels) -> Labels:
+    """Return the cluster name of each agent from their earlier names, 0 for none.
 
+    A group takes the name that most of its members had, unless a group that shares more members takes it. Other groups
+    take the smallest names that no agent had.
 
-def assign_names(earlier: Mapping[int, int], agents: list[int], labels: Labels) -> dict[int, int]:
-    """Return the cluster name of each agent; new groups get the smallest names that are free.
-
-    Args:
-        earlier: earlier names, also of agents that have left.
-        agents: agents in the order of ``labels``.
-        labels: the label of each agent's group.
-
-    >>> assign_names({7: 1, 8: 1, 9: 1}, [7, 8, 9, 10], np.array([5, 0, 5, 0]))
-    {7: 1, 8: 2, 9: 1, 10: 2}
+    >>> assign_names(np.array([1, 1, 1, 0]), np.array([5, 0, 5, 0]))
+    array([1, 2, 1, 2])
     """
-    labels = relabel_by_appearance(labels)[1]  # so that ties depend on the order of agents alone
-    before = np.array([earlier.get(agent, -1) for agent in agents], np.int64)
-    known, base = before >= 0, int(before.max(initial=0)) + 1
-    pairs, shared = np.unique(labels[known] * base + before[known], return_counts=True)
+    groups = relabel_by_appearance(labels)[1]  # so that ties depend on the order of agents alone
+    known, base = earlier > 0, int(earlier.max(initial=0)) + 1
+    pairs, shared = np.unique(groups[known] * base + earlier[known], return_counts=True)
     names: dict[int, int] = {}
     used: set[int] = set()
     for pair in pairs[np.argsort(-shared, kind="stable")].tolist():
@@ -202,7 +187,7 @@ def assign_names(earlier: Mapping[int, int], agents: list[int], labels: Labels) 
         if group not in names and name not in used:
             names[group] = name
             used.add(name)
-    new = [group for group in dict.fromkeys(labels.tolist()) if group not in names]
-    taken = set(earlier.values())
-    names |= zip(new, (name for name in count(1) if name not in taken), strict=False)
-    return {agent: names[label] for agent, label in zip(agents, labels.tolist(), strict=True)}
+    had = set(earlier.tolist())
+    free = (name for name in count(1) if name not in had)
+    named = [names[group] if group in names else next(free) for group in range(int(groups.max(initial=-1)) + 1)]
+    return np.array(named, np.int64)[groups]

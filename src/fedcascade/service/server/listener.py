@@ -20,8 +20,7 @@ except ImportError:  # Windows has no limit of descriptors
 
 from fedcascade.checks import require
 from fedcascade.service.server.app import Extension
-from fedcascade.service.server.connections import HEAD_SECONDS
-from fedcascade.service.server.http import ExchangeHttpProtocol
+from fedcascade.service.server.http import HEAD_SECONDS, ExchangeHttpProtocol
 from fedcascade.service.server.logs import log_event
 from fedcascade.service.server.service import Service
 

@@ -4,7 +4,6 @@ A thread writes the lines; if stderr is not read, lines are dropped. Lines conta
 the first refused requests are logged one by one and the others counted, so that no caller can fill a disk.
 """
 
-import atexit
 import json
 import logging
 import os
@@ -12,6 +11,7 @@ import queue
 import sys
 import threading
 from collections import Counter
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Literal, get_args
 
@@ -64,21 +64,17 @@ class StderrHandler(logging.Handler):
         self._lines: queue.Queue[str | None] = queue.Queue(MOST_WAITING)
         self._thread = threading.Thread(target=self._write_lines, name="fedcascade-log", daemon=True)
         self._thread.start()
-        atexit.register(self.finish)
 
     def emit(self, record: logging.LogRecord) -> None:
-        try:
+        with suppress(queue.Full):
             self._lines.put_nowait(self.format(record))
-        except queue.Full:
-            return
 
-    def finish(self) -> None:
+    def close(self) -> None:
         """Wait up to ``FLUSH_SECONDS`` for the remaining lines."""
-        try:
+        with suppress(queue.Full):
             self._lines.put_nowait(None)
-        except queue.Full:
-            return
-        self._thread.join(FLUSH_SECONDS)
+            self._thread.join(FLUSH_SECONDS)
+        super().close()
 
     def _write_lines(self) -> None:
         while (line := self._lines.get()) is not None:
@@ -97,13 +93,6 @@ def configure_logging(level: LevelName, form: FormatName) -> None:
     root.setLevel(logging.WARNING)
     logging.getLogger("fedcascade").setLevel(level.upper())
     os.environ[VARIABLE] = f"{level} {form}"
-
-
-def finish_logging() -> None:
-    """Wait for the remaining lines, before a signal ends the process."""
-    for handler in logging.getLogger().handlers:
-        if isinstance(handler, StderrHandler):
-            handler.finish()
 
 
 def configure_as_parent() -> None:

@@ -7,45 +7,43 @@ writer. OpenTelemetry is imported only with a tracer, and configured by its own 
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, generate_latest
+from prometheus_client import Histogram, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.registry import Collector
 
 from fedcascade.federation.messages import Cause
 from fedcascade.service.server.state import ServerState
-from fedcascade.service.store.contract import Store
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.1, 0.25, 0.5, 1.0, 2.5)  # seconds
-Gauge = tuple[str, Callable[[], float]]  # its help text, and a function that reads it
+NANOSECONDS = 1_000_000_000
 
 
-@dataclass(frozen=True)
-class ReadCollector(Collector):
-    """Metrics that are read when they are collected."""
+def build_metric(name: str, text: str, value: float) -> Metric:
+    """Build a counter if the name ends with ``_total``, else a gauge."""
+    family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+    return family(f"fedcascade_{name}", text, float(value))
 
-    read: Callable[[], Iterable[Metric]]
 
-    def collect(self) -> Iterable[Metric]:
-        return self.read()
+def build_counters(name: str, text: str, label: str, counts: Mapping[str, float]) -> Metric:
+    """Build a counter for each value of a label."""
+    family = CounterMetricFamily(f"fedcascade_{name}", text, labels=[label])
+    for value, count in counts.items():
+        family.add_metric([value], count)
+    return family
 
 
 def list_trial_metrics(trial: Mapping[str, Any] | None) -> Iterator[Metric]:
     """Yield the counters of an A/B test by arm, and its guardrail, if there is a test."""
-    if trial is None:
-        return
-    for place, (name, text) in enumerate((("lists", "Lists of an arm."), ("clicks", "Clicked lists of an arm."))):
-        family = CounterMetricFamily(f"fedcascade_arm_{name}", text, labels=["arm"])
-        for arm, totals in trial["arms"].items():
-            family.add_metric([arm], totals[place])
-        yield family
-    text = "1 if treatment is below control by more than the margin."
-    yield GaugeMetricFamily("fedcascade_arm_alarm", text, float(trial["alarm"]))
+    if trial is not None:
+        lists, clicks = ({arm: totals[place] for arm, totals in trial["arms"].items()} for place in (0, 1))
+        yield build_counters("arm_lists", "Lists of an arm.", "arm", lists)
+        yield build_counters("arm_clicks", "Clicked lists of an arm.", "arm", clicks)
+        yield build_metric("arm_alarm", "1 if treatment is below control by more than the margin.", trial["alarm"])
 
 
 def list_privacy_metrics(spent: Sequence[tuple[float, int]]) -> Iterator[Metric]:
@@ -58,62 +56,47 @@ def list_privacy_metrics(spent: Sequence[tuple[float, int]]) -> Iterator[Metric]
         yield HistogramMetricFamily("fedcascade_privacy_epsilon", text, [*buckets, ("+Inf", float(sums[-1]))], total)
 
 
-def _read_gauge(name: str, text: str, read: Callable[[], float]) -> Metric:
-    family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-    return family(f"fedcascade_{name}", text, float(read()))
-
-
 class Metrics:
-    """Counters, gauges and one histogram, in a registry of their own."""
+    """Counts of requests, and what ``read`` yields; a ``tracer`` gets a span per exchange and per refusal."""
 
-    def __init__(self, gauges: Mapping[str, Gauge]) -> None:
-        registry = self._registry = CollectorRegistry()
-        self._exchanges = Counter("fedcascade_exchanges", "Answered uploads.", ["cause"], registry=registry)
-        self._refused = Counter("fedcascade_refused", "Refused requests.", ["reason"], registry=registry)
-        self._bytes = Counter("fedcascade_bytes", "Bytes of exchanges.", ["direction"], registry=registry)
+    def __init__(self, read: Callable[[], Iterable[Metric]], tracer: Any | None = None) -> None:
+        self._read, self._tracer = read, tracer
+        self._exchanges = dict.fromkeys(Cause, 0)
+        self._refused: Counter[str] = Counter()
+        self._bytes = {"up": 0, "down": 0}
         self._latency = Histogram(
-            "fedcascade_exchange_seconds", "From request to durable answer.", buckets=BUCKETS, registry=registry
+            "fedcascade_exchange_seconds", "From request to durable answer.", buckets=BUCKETS, registry=None
         )
-        self._add(lambda: [_read_gauge(name, *gauge) for name, gauge in gauges.items()])
-        self._causes = {cause: self._exchanges.labels(cause.value) for cause in Cause}
-        self._up, self._down = self._bytes.labels("up"), self._bytes.labels("down")
-        self._noted = dict.fromkeys(Cause, 0)  # not yet added to the counters
-        self._noted_up = self._noted_down = 0
-
-    def add_trial(self, describe: Callable[[], Mapping[str, Any] | None]) -> None:
-        """Show lists, clicks and the guardrail of an A/B test, if there is one."""
-        self._add(lambda: list_trial_metrics(describe()))
-
-    def add_privacy(self, read: Callable[[], Sequence[tuple[float, int]]]) -> None:
-        """Show the spent epsilon of agents, if their uploads are private."""
-        self._add(lambda: list_privacy_metrics(read()))
-
-    def _add(self, read: Callable[[], Iterable[Metric]]) -> None:
-        self._registry.register(ReadCollector(read))
 
     def count_exchange(self, cause: Cause, up: int, down: int, seconds: float) -> None:
-        """Count an exchange. Prometheus' counters lock, so they are only updated when metrics are read."""
-        self._noted[cause] += 1
-        self._noted_up += up
-        self._noted_down += down
+        """Count an exchange: its bytes in both directions, and the time from request to durable answer."""
+        self._exchanges[cause] += 1
+        self._bytes["up"] += up
+        self._bytes["down"] += down
         self._latency.observe(seconds)
+        if self._tracer is not None:
+            attributes = {"fedcascade.cause": cause.value, "fedcascade.bytes_up": up, "fedcascade.bytes_down": down}
+            now = time.time_ns()
+            start = now - int(seconds * NANOSECONDS)
+            self._tracer.start_span("exchange", attributes=attributes, start_time=start).end(now)
 
     def count_refusal(self, reason: str) -> None:
-        self._refused.labels(reason).inc()
+        self._refused[reason] += 1
+        if self._tracer is not None:
+            self._tracer.start_span("refusal", attributes={"fedcascade.reason": reason}).end()
 
-    def collect(self) -> Iterable[Metric]:
-        """Add what was noted to the counters, and return all metrics."""
-        for cause, exchanges in self._noted.items():
-            self._causes[cause].inc(exchanges)
-        self._up.inc(self._noted_up)
-        self._down.inc(self._noted_down)
-        self._noted, self._noted_up, self._noted_down = dict.fromkeys(Cause, 0), 0, 0
-        return self._registry.collect()
+    def collect(self) -> Iterator[Metric]:
+        """Yield all metrics."""
+        exchanges = {cause.value: count for cause, count in self._exchanges.items()}
+        yield build_counters("exchanges", "Answered uploads.", "cause", exchanges)
+        yield build_counters("refused", "Refused requests.", "reason", self._refused)
+        yield build_counters("bytes", "Bytes of exchanges.", "direction", self._bytes)
+        yield from self._latency.collect()
+        yield from self._read()
 
     def render(self) -> bytes:
         """Return all metrics in the text format of Prometheus."""
-        self.collect()
-        return generate_latest(self._registry)
+        return generate_latest(self)
 
 
 FEWEST_AGENTS = 5  # below this the median means little
@@ -131,19 +114,19 @@ class OutsizedAgent:
     ratio: float
 
 
-def find_outsized_agents(state: ServerState | None) -> list[OutsizedAgent]:
+def find_outsized_agents(state: ServerState) -> list[OutsizedAgent]:
     """Find agents that hold abnormally many observations of a group, the largest first; an agent alone harms no other.
 
     Counts spread over orders of magnitude, so their logarithms are compared with the median, in units of the median
     absolute deviation; a few agents hardly move either. If all agents are alike the deviation is nearly 0, hence the
     lower bound of ten times the median.
     """
-    server = None if state is None else state.server
-    if state is None or server is None or len(server.holdings) < FEWEST_AGENTS:
+    server = state.server
+    if server is None or len(server.holdings) < FEWEST_AGENTS:
         return []
     if not state.agents.size == len(server.holdings) == server.groups.labels.size:  # an agent is just being added
         return []
-    agents, labels, counts = (array.copy() for array in state.list_agents())
+    agents, labels, counts = (array.copy() for array in (state.agents, server.groups.labels, server.holdings.count))
     logs = np.log(np.maximum(counts, 1))
     middle = float(np.median(logs))
     spread = NORMAL * float(np.median(np.abs(logs - middle)))
@@ -161,7 +144,6 @@ def find_outsized_agents(state: ServerState | None) -> list[OutsizedAgent]:
 
 
 EXTRA = "--trace needs OpenTelemetry: pip install 'fedcascade[otel]'"
-NANOSECONDS = 1_000_000_000
 
 
 def make_tracer() -> Any:
@@ -176,42 +158,3 @@ def make_tracer() -> Any:
     provider = TracerProvider(resource=Resource.create({"service.name": "fedcascade"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return provider.get_tracer("fedcascade")
-
-
-class TracingMetrics(Metrics):
-    """Metrics that also record a span per exchange and per refusal."""
-
-    def __init__(self, gauges: Mapping[str, Gauge], tracer: Any) -> None:
-        super().__init__(gauges)
-        self._tracer = tracer
-
-    def count_exchange(self, cause: Cause, up: int, down: int, seconds: float) -> None:
-        super().count_exchange(cause, up, down, seconds)
-        attributes = {"fedcascade.cause": cause.value, "fedcascade.bytes_up": up, "fedcascade.bytes_down": down}
-        now = time.time_ns()
-        start = now - int(seconds * NANOSECONDS)
-        self._tracer.start_span("exchange", attributes=attributes, start_time=start).end(now)
-
-    def count_refusal(self, reason: str) -> None:
-        super().count_refusal(reason)
-        self._tracer.start_span("refusal", attributes={"fedcascade.reason": reason}).end()
-
-
-class TracingStore:
-    """A proxy of a store that records a span per transaction."""
-
-    def __init__(self, store: Store, tracer: Any) -> None:
-        self._store, self._tracer = store, tracer
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    @contextmanager
-    def transaction(self, wanted: Sequence[tuple[int, int]] = ()) -> Iterator[None]:
-        with self._tracer.start_as_current_span("transaction"), self._store.transaction(wanted):
-            yield
-
-
-def trace_store(store: Store, tracer: Any | None) -> Store:
-    """Return the store, with spans of its transactions if there is a tracer."""
-    return store if tracer is None else cast(Store, TracingStore(store, tracer))

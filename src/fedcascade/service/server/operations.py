@@ -296,7 +296,7 @@ def describe_agents(_: Store, state: ServerState, page: AgentPage, most: int) ->
             enrolled=int(1000 * record.enrolled),
             revoked=record.revoked,
             last=record.last,
-            rounds=state.count_held(record.agent)[1],
+            rounds=state.get_statistics(record.agent).rounds,
             cluster=labels.get(record.agent),
         )
         for record in records

@@ -1,6 +1,7 @@
 """Start of a server process: store, writer, application and socket."""
 
 import gc
+import logging
 import ssl
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -37,9 +38,7 @@ from fedcascade.service.server.listener import (
     read_certificate,
     reserve_descriptors,
 )
-from fedcascade.service.server.logs import finish_logging
-from fedcascade.service.server.metrics import Metrics, TracingMetrics, trace_store
-from fedcascade.service.server.pipes import CAN_POLL
+from fedcascade.service.server.pipes import CAN_INHERIT
 from fedcascade.service.server.service import Service
 from fedcascade.service.server.settings import Limits, ServerOptions, UploadBounds
 from fedcascade.service.server.tenants import TenantApplication
@@ -110,25 +109,26 @@ def open_writer(settings: ServerSettings, announce: Callable[[str], None] = lamb
             users = warm_store(store, warm, settings.policy, dimension, settings.clock.now())
             words = f"{users:,} users; {warm.agents_path} lists the agent of each user" if users else "done before"
             announce(f"warm start from {warm.path}: {words}")
-    return Writer(
-        lambda: trace_store(open_store(settings.store), settings.tracer),
+    writer = Writer(
+        lambda: open_store(settings.store),
         settings.policy,
         dimension,
         batch=settings.batch,
         snapshot_every=settings.snapshot_every,
-        verifier=(VerifierProcess if CAN_POLL else SignatureVerifier)(dimension, settings.policy.privacy),
+        verifier=(VerifierProcess if CAN_INHERIT else SignatureVerifier)(dimension, settings.policy.privacy),
         clock=settings.clock,
         require_tenure=guard_terms(terms),
     )
+    if settings.tracer is not None:
+        writer.span = partial(settings.tracer.start_as_current_span, "transaction")
+    return writer
 
 
 def build_service(settings: ServerSettings, writer: Writer) -> Service:
     """Build the service, with as many connections as this process can open."""
     limits = replace(settings.limits, connections=reserve_descriptors(settings.limits.connections))
-    tracer = settings.tracer
-    make_metrics = Metrics if tracer is None else partial(TracingMetrics, tracer=tracer)
-    bounds, features = settings.bounds, settings.features
-    service = Service(writer, settings.policy, settings.dimension, limits, bounds, make_metrics, features)
+    features, tracer = settings.features, settings.tracer
+    service = Service(writer, settings.policy, settings.dimension, limits, settings.bounds, features, tracer)
     service.guard_margin, service.guard_level = settings.guard_margin, settings.guard_level
     return service
 
@@ -176,9 +176,9 @@ def reload_secrets(hosted: Sequence[Federation], context: ssl.SSLContext | None)
 
 def announce_end(announce: Callable[[str], None], hosted: Sequence[Federation]) -> None:
     """Announce the end of a server, and flush its log."""
-    ends = [str(0 if each.service.writer.state is None else each.service.writer.state.position) for each in hosted]
+    ends = [str(each.service.writer.last_state.position) for each in hosted]
     announce(f"stopped; the log ends at position {', '.join(ends)}")
-    finish_logging()
+    logging.shutdown()
 
 
 def open_federation(

@@ -5,13 +5,16 @@ import math
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import msgspec
 from litestar import Request
 from litestar.datastructures import State
 from litestar.exceptions import HTTPException
+from prometheus_client import Metric
 
 from fedcascade.federation.policies import Policy
 from fedcascade.service.protocol import auth, wire
@@ -19,11 +22,18 @@ from fedcascade.service.protocol.arms import Trial
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server import operations
 from fedcascade.service.server.connections import ConnectionTable, ForgeryLimiter, RateLimiter, name_network
-from fedcascade.service.server.exchange import Exchange
+from fedcascade.service.server.exchange import Exchange, settle_future
 from fedcascade.service.server.logs import RefusalLog, log
-from fedcascade.service.server.metrics import Gauge, Metrics, OutsizedAgent, find_outsized_agents
+from fedcascade.service.server.metrics import (
+    Metrics,
+    OutsizedAgent,
+    build_metric,
+    find_outsized_agents,
+    list_privacy_metrics,
+    list_trial_metrics,
+)
 from fedcascade.service.server.settings import DEFAULT_BOUNDS, Limits, UploadBounds
-from fedcascade.service.server.writer import Writer
+from fedcascade.service.server.writer import Writer, wait_for
 
 HttpRequest = Request[Any, Any, State]
 Reply = tuple[int, dict[str, str], bytes]  # status, headers, body
@@ -58,8 +68,8 @@ class Service:
         dimension: int,
         limits: Limits,
         bounds: UploadBounds = DEFAULT_BOUNDS,
-        make_metrics: Callable[[Mapping[str, Gauge]], Metrics] = Metrics,
         features: str = "",
+        tracer: Any | None = None,
     ) -> None:
         self.writer = writer
         self.clock = writer.clock
@@ -91,43 +101,43 @@ class Service:
         self.guard_margin, self.guard_level, self.paused = 0.0, 0.05, False
         self.trial: Trial | None = None  # of an A/B test
         self._outsized: tuple[float, list[OutsizedAgent]] = (-math.inf, [])
-        self.metrics = make_metrics(self._list_gauges())
-        self.metrics.add_trial(self.describe_trial)
-        self.metrics.add_privacy(self.count_spent)
+        self.metrics = Metrics(self._list_metrics, tracer)
 
-    def count_spent(self) -> list[tuple[float, int]]:
-        """Return the epsilons that agents have spent, and the number of agents of each."""
-        return [] if self.writer.state is None else self.writer.state.count_spent()
-
-    def _list_gauges(self) -> dict[str, Gauge]:
-        """List the gauges. They are open, so none shows a single upload or names an agent."""
-        read, writer = self._read_state, self.writer
-        return {
-            "clusters": ("Groups of two agents or more.", lambda: read("groups")),
-            "agents": ("Agents that have uploaded.", lambda: len(read("places") or ())),
-            "log_position": ("Entries of the log so far.", lambda: read("position")),
-            "rounds": ("Rounds in the uploads of all agents, to 4 bits.", lambda: wire.coarsen(read("rounds"))),
-            "outsized_share": (
+    def _list_metrics(self) -> Iterator[Metric]:
+        """Yield the present metrics. They are open, so none shows a single upload or names an agent."""
+        state = self.writer.last_state
+        clicks, rewards = state.reward_rates
+        outsized = max((outsized.share for outsized in self.find_outsized_agents()), default=0.0)
+        for name, text, value in (
+            ("clusters", "Groups of two agents or more.", state.groups),
+            ("agents", "Agents that have uploaded.", len(state.places)),
+            ("log_position", "Entries of the log so far.", state.position),
+            ("rounds", "Rounds in the uploads of all agents, to 4 bits.", wire.coarsen(state.rounds)),
+            (
+                "outsized_share",
                 "Largest share of a group's observations held by an agent with abnormally many; 0 if none has.",
-                lambda: max((outsized.share for outsized in self.find_outsized_agents()), default=0.0),
+                outsized,
             ),
-            "click_rate": ("Clicks per list, to 2 digits.", lambda: (read("reward_rates") or (0.0, 0.0))[0]),
-            "reward": ("Rewards of clicks per list, to 2 digits.", lambda: (read("reward_rates") or (0.0, 0.0))[1]),
-            "fullest": ("Share of the observations that an agent may upload.", lambda: read("fullest")),
-            "resets_total": ("Uploads that replaced earlier ones.", lambda: read("resets")),
-            "joined_total": ("Agents enrolled by this server since it started.", lambda: self.joined),
-            "left_total": ("Agents forgotten by this server since it started.", lambda: self.left),
-            "scrubbed": ("When the whole store was last verified, in seconds since 1970.", lambda: self.scrubbed),
-            "waiting": ("Jobs that wait for the writer.", lambda: writer.waiting),
-            "paused": ("1 while exchanges are paused.", lambda: self.paused),
-            "connections": ("Open connections.", lambda: len(self.connections)),
-        }
+            ("click_rate", "Clicks per list, to 2 digits.", clicks),
+            ("reward", "Rewards of clicks per list, to 2 digits.", rewards),
+            ("fullest", "Share of the observations that an agent may upload.", state.fullest),
+            ("resets_total", "Uploads that replaced earlier ones.", state.resets),
+            ("joined_total", "Agents enrolled by this server since it started.", self.joined),
+            ("left_total", "Agents forgotten by this server since it started.", self.left),
+            ("scrubbed", "When the whole store was last verified, in seconds since 1970.", self.scrubbed),
+            ("waiting", "Jobs that wait for the writer.", self.writer.waiting),
+            ("paused", "1 while exchanges are paused.", self.paused),
+            ("connections", "Open connections.", len(self.connections)),
+        ):
+            yield build_metric(name, text, value)
+        yield from list_trial_metrics(self.describe_trial())
+        yield from list_privacy_metrics(state.count_spent())
 
     def find_outsized_agents(self) -> list[OutsizedAgent]:
         """Find agents with abnormally many observations; the result is cached for a second."""
         now = self.clock.elapsed()
         if now >= self._outsized[0]:
-            self._outsized = now + 1.0, find_outsized_agents(self.writer.state)
+            self._outsized = now + 1.0, find_outsized_agents(self.writer.last_state)
         return self._outsized[1]
 
     def note_switches(self, paused: bool, trial: Trial | None) -> None:
@@ -147,10 +157,6 @@ class Service:
         if self.paused:
             raise Refused(503, "paused", "the operator has paused exchanges: go on alone", retry_after=PAUSE_SECONDS)
 
-    def _read_state(self, name: str) -> Any:
-        """Read an attribute of the server's state; return 0 while there is no state."""
-        return getattr(self.writer.state, name, 0)
-
     def get_terms(self) -> wire.Terms:
         """Return the current terms, with the epoch of the store."""
         state = self.writer.state
@@ -168,7 +174,10 @@ class Service:
 
     async def answer(self, exchange: Exchange) -> Reply:
         """Answer an exchange once it is durable, or raise its refusal."""
-        return self.finish(exchange, await self.writer.wait_for(exchange, self.start))
+        future: Future[bytes] = Future()
+        exchange.deliver = partial(settle_future, future)
+        self.start(exchange)
+        return self.finish(exchange, await wait_for(future))
 
     def finish(self, exchange: Exchange, result: Any) -> Reply:
         """Count an exchange and return its reply, from the writer's answer or exception."""

@@ -63,13 +63,9 @@ class SnapshotSchedule:
             self._write_some(store, state, self._snapshot)
 
     def _begin(self, store: SnapshotStore, state: ServerState) -> None:
-        """Copy the changes since the last snapshot for the thread that encodes them.
-
-        ``state.changed`` still refers to the last snapshot, for an agent that is forgotten before this one is saved.
-        """
+        """Copy the changes since the last snapshot for the thread that encodes them."""
         self.position = state.position
         self._copy = copy_state(describe_changes(state), self._copy)
-        state.changed_during_snapshot = set()
         known = list_known_chunks(store)
         self._encoding = self._executor.submit(encode_snapshot, state.position, self._copy, known)
 
@@ -79,7 +75,7 @@ class SnapshotSchedule:
             store.put_chunks(snapshot.take_some())
         if not snapshot.unwritten:
             is_saved = store.commit_snapshot(snapshot.position, snapshot.digests)
-            state.note_snapshot(snapshot.row_digests if is_saved else {}, state.changed_during_snapshot)
+            state.note_snapshot(snapshot.row_digests if is_saved else {}, snapshot.position)
             self._snapshot = None
 
     def drop(self) -> None:
@@ -103,7 +99,7 @@ def save_snapshot(store: SnapshotStore, state: ServerState) -> None:
         snapshot = encode_snapshot(state.position, describe_changes(state, is_whole=True), known=set())
         store.put_chunks(snapshot.unwritten)
         store.commit_snapshot(snapshot.position, snapshot.digests, purge=True)
-    state.note_snapshot(snapshot.row_digests, set())
+    state.note_snapshot(snapshot.row_digests, state.position)
 
 
 def list_known_chunks(store: SnapshotStore) -> set[bytes]:

@@ -38,13 +38,12 @@ class ServerState:
         self.position = self.observations = 0
         self.epoch = NO_EPOCH
         self.server: Server | None = None
-        self._nothing, self._smallest_lambda = np.zeros((dimension, dimension)), find_smallest_lambda(dimension)
+        self._nothing, self._smallest_lambda = Statistics.zero(dimension), find_smallest_lambda(dimension)
         self.places: dict[int, int] = {}  # an agent's number in the store -> its place in the server's arrays
         self.agents = np.empty(0, np.int64)  # place -> number
         self.vacated: list[tuple[int, int]] = []  # for the journal: freed places, and the place that moved there
         self.resets = 0  # uploads that replaced all earlier ones of their agent
-        self.changed: set[int] = set()  # places changed since the snapshot of ``row_digests``
-        self.changed_during_snapshot: set[int] = set()  # places changed since the snapshot in progress began
+        self.changed: dict[int, int] = {}  # places changed since the snapshot of ``row_digests``, and where in the log
         self.publication = published.NOTHING  # the last prior that newcomers get
         self.uploaders: set[int] = set()  # agents with uploads since then; no more than a publication needs
         self.private: dict[int, int] = {}  # private uploads of each agent
@@ -74,12 +73,6 @@ class ServerState:
         clicks, rounds = float(held.clicks.sum()), self.server.rounds
         return round(clicks / rounds, 2), round((clicks - float(held.shortfall.sum())) / rounds, 2)
 
-    def list_agents(self) -> tuple[Integers, Integers, Integers]:
-        """Return numbers, labels and observation counts of the agents, by place."""
-        if self.server is None:
-            return self.agents, self.agents, self.agents
-        return self.agents, self.server.groups.labels, self.server.holdings.count
-
     def get_labels(self, agents: Iterable[int] | None = None) -> dict[int, int]:
         """Return the group labels of agents that have uploaded, by default of all."""
         labels = () if self.server is None else self.server.groups.labels
@@ -90,7 +83,7 @@ class ServerState:
         """Return the sizes of the ``most`` largest groups, the largest first."""
         if self.server is None:
             return []
-        sizes = np.bincount(self.list_agents()[1])
+        sizes = np.bincount(self.server.groups.labels)
         largest = np.sort(np.partition(sizes, -most)[-most:] if sizes.size > most else sizes)[::-1]
         return [size for size in largest.tolist() if size]
 
@@ -104,17 +97,11 @@ class ServerState:
         assert self.server is not None
         return self.server.groups.count_members(self.places[agent])
 
-    def count_held(self, agent: int) -> tuple[int, int]:
-        """Return how many observations and rounds the server holds of an agent."""
-        if self.server is None or agent not in self.places:
-            return 0, 0
-        place = self.places[agent]
-        return int(self.server.holdings.count[place]), int(self.server.holdings.rounds[place])
-
     def get_statistics(self, agent: int) -> Statistics:
+        """Return what the server holds of an agent, without a copy: the next upload changes it."""
         if self.server is None or agent not in self.places:
-            return Statistics.zero(self.dimension)
-        return self.server.holdings[self.places[agent]]
+            return self._nothing
+        return self.server.holdings.view(self.places[agent])
 
     def count_spent(self) -> list[tuple[float, int]]:
         """Return the epsilons that agents have spent, and the number of agents of each; nothing without privacy."""
@@ -126,7 +113,7 @@ class ServerState:
 
     def sum_statistics(self) -> Statistics:
         if self.server is None:
-            return Statistics.zero(self.dimension)
+            return self._nothing
         return self.server.holdings.total(np.arange(len(self.server.holdings)))
 
     def apply(self, upload: Upload, position: int) -> Statistics:
@@ -136,23 +123,21 @@ class ServerState:
         that a server of this dimension accepts, so that the log can be replayed under any other.
         """
         is_change = upload.cause is Cause.CHANGE
-        before = self.count_held(upload.agent)[0]
-        after = upload.statistics.count + (0 if is_change else before)
+        before = self.get_statistics(upload.agent)
+        kept = self._nothing if is_change else before
+        after = upload.statistics.count + kept.count
         if after > LARGEST_TOTAL:
             raise Refused(507, "full", f"an agent may upload {LARGEST_TOTAL} observations, this would make {after}")
-        total = self.observations + after - before
-        place = None if is_change or self.server is None else self.places.get(upload.agent)
-        held = self._nothing if self.server is None or place is None else self.server.holdings.gram[place]
+        total = self.observations + after - before.count
         is_private = self.policy.privacy is not None  # the server adds what ``discount`` makes of it
-        if not (is_private or can_factorise(held, upload.statistics.gram, self._smallest_lambda)):
+        if not (is_private or can_factorise(kept.gram, upload.statistics.gram, self._smallest_lambda)):
             raise Refused(422, "impossible", "gram must stay positive semi-definite when added to earlier uploads")
         place = self._find_place(upload.agent)
         assert self.server is not None
         self.resets += is_change
         placed = Upload(agent=place, sequence=upload.sequence, cause=upload.cause, statistics=upload.statistics)
         downloads = self.server.take(placed)
-        self._note_change(place)
-        self.position, self.observations = position, total
+        self.position, self.observations, self.changed[place] = position, total, position
         if is_private:
             self.private[upload.agent] = upload.sequence
         if len(self.uploaders) < self._needed and position > self.publication.position:
@@ -204,7 +189,7 @@ class ServerState:
         place = self.places.pop(agent, None)
         if not self.places:
             self.server, self.agents, self.observations = None, self.agents[:0].copy(), 0
-            self.note_snapshot({}, set())
+            self.note_snapshot({}, position)
         elif place is not None and self.server is not None:
             self.observations -= int(self.server.holdings.count[place])
             self.server.forget(place)
@@ -214,21 +199,15 @@ class ServerState:
         last = self.agents.size - 1
         moved, self.agents = int(self.agents[last]), drop_row(self.agents, gone)
         self.vacated.append((gone, last))
-        self.changed.discard(last)
-        self.changed_during_snapshot.discard(last)
+        self.changed.pop(last, None)
         if gone < last:
-            self._note_change(gone)
+            self.changed[gone] = self.position
             self.places[moved] = gone
 
-    def _note_change(self, place: int) -> None:
-        self.changed.add(place)
-        self.changed_during_snapshot.add(place)
-
-    def note_snapshot(self, row_digests: dict[str, list[bytes]], changed: set[int]) -> None:
-        """Note the chunks of the snapshot in the store, and the places that changed since it began."""
+    def note_snapshot(self, row_digests: dict[str, list[bytes]], position: int) -> None:
+        """Note the chunks of the snapshot in the store, and forget the changes up to its position."""
         self.row_digests = row_digests
-        self.changed = changed
-        self.changed_during_snapshot = set()
+        self.changed = {place: at for place, at in self.changed.items() if at > position}
 
     def _find_place(self, agent: int) -> int:
         """Return the agent's place in the arrays; add a new agent."""

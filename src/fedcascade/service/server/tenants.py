@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from typing import Any
 
 from litestar import Litestar, Response, get, route
@@ -83,15 +83,15 @@ class Turns:
         time.sleep(min(LONGEST_REST, RESTS * taken * others))
 
 
+@dataclass(frozen=True)
 class MergedMetrics:
     """The metrics of several tenants, with their names as a label."""
 
-    def __init__(self, metrics: Mapping[str, Metrics]) -> None:
-        self._metrics = metrics
+    metrics: Mapping[str, Metrics]
 
     def collect(self) -> Iterable[Metric]:
         families: dict[str, Metric] = {}
-        for tenant, metrics in self._metrics.items():
+        for tenant, metrics in self.metrics.items():
             for family in metrics.collect():
                 merged = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
                 merged.samples += [each._replace(labels={"tenant": tenant, **each.labels}) for each in family.samples]
@@ -123,13 +123,14 @@ class TenantApplication:
             [route(HEALTH, http_method=PROBES)(check_service), show_all_metrics],
             openapi_config=None,
             logging_config=None,
+            lifespan=[each.lifespan() for each in applications],
             state=self.state,
             exception_handlers={Refused: build_refusal, HTTPException: build_refusal},
         )
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
-            await self._run_lifespans(receive, send)
+            await self._root(scope, receive, send)
             return
         found = PREFIX.fullmatch(scope["path"])
         application = self._applications.get(found[1]) if found is not None else None
@@ -147,13 +148,3 @@ class TenantApplication:
             await ASGIResponse(body=body, status_code=status, headers=headers)(scope, receive, send)
             return
         await (application or self._root)(scope, receive, send)
-
-    async def _run_lifespans(self, receive: Any, send: Any) -> None:
-        """Run the lives of all tenants around that of the process."""
-        await receive()
-        async with AsyncExitStack() as stack:
-            for application in self._applications.values():
-                await stack.enter_async_context(application.lifespan())
-            await send({"type": "lifespan.startup.complete"})
-            await receive()
-        await send({"type": "lifespan.shutdown.complete"})

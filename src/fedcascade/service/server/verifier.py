@@ -208,5 +208,5 @@ if __name__ == "__main__":
     try:
         options = msgspec.json.decode(sys.argv[1], type=tuple[int, PrivateUploads | None])
         serve_batches(sys.stdin.buffer, sys.stdout.buffer, *options)
-    except BrokenPipeError:  # the server was killed
+    except ConnectionError:  # the server was killed
         os._exit(0)

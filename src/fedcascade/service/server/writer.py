@@ -13,7 +13,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
-from typing import Any, TypeVar
 
 from fedcascade.federation.policies import Policy
 from fedcascade.service.protocol.auth import SignatureHeaders
@@ -45,7 +44,6 @@ FINISH_SECONDS = 3.0  # for the last batch and the last snapshot
 IDLE = float("inf")  # as the start of a batch: there is none
 LATE = f"the store did not answer within {ANSWER_SECONDS:g} s"
 Check = Callable[[SignatureHeaders], None]
-PendingKind = TypeVar("PendingKind", PendingJob, Exchange)
 
 
 class Writer:
@@ -72,6 +70,7 @@ class Writer:
         self.checks: list[Check] = []  # of exchanges with valid signatures; they may raise ``Refused``
         self._require_tenure = require_tenure
         self.turn: AbstractContextManager[None] = nullcontext()  # taken for each batch, if tenants share the process
+        self.span: Callable[[], AbstractContextManager[object]] = nullcontext  # of a transaction, if it is traced
         self._policy, self._dimension, self.batch = policy, dimension, batch
         self.queue: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()  # None ends the thread
         self._snapshots = SnapshotSchedule(snapshot_every)
@@ -80,6 +79,7 @@ class Writer:
         self._purged = 0  # position of the last rewrite that was purged from the database's journals
         self._store: Store | None = (store := open_store())
         self.state: ServerState | None = None  # read by other threads; only jobs may change it
+        self._empty = ServerState(policy, dimension)
         self._busy_since = IDLE
         with explain_failures(store):
             self._prepare()
@@ -94,28 +94,10 @@ class Writer:
         self.queue.put(PendingJob(job, partial(settle_future, future)))
         return future
 
-    async def wait_for(self, pending: PendingKind, start: Callable[[PendingKind], None]) -> Any:
-        """Start a job, wait until its transaction is durable, and return its result.
-
-        Raise ``Unavailable`` if it takes too long; the job may still run, so it must be safe to repeat. ``start`` puts
-        it into the queue.
-        """
-        self.require_progress()
-        pending.loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = pending.loop.create_future()
-        pending.deliver = partial(settle_future, future)
-        start(pending)
-        try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                return await future
-        except TimeoutError:
-            raise Unavailable(LATE) from None
-        finally:
-            del future  # breaks the cycle of frame, future and exception
-
     async def run(self, job: Job[Result]) -> Result:
-        result: Result = await self.wait_for(PendingJob(job), self.queue.put)
-        return result
+        """Run a job in the next transaction, and return its result when that is durable."""
+        self.require_progress()
+        return await wait_for(self.submit(job))
 
     def require_progress(self) -> None:
         """Raise ``Unavailable`` if the writer makes no progress."""
@@ -128,6 +110,11 @@ class Writer:
     @property
     def waiting(self) -> int:
         return self.queue.qsize()
+
+    @property
+    def last_state(self) -> ServerState:
+        """The state to show, which is empty until a lost one is read again."""
+        return self._empty if self.state is None else self.state
 
     def close(self) -> None:
         """Finish waiting jobs, save a snapshot and close the store; interrupt it if it does not answer."""
@@ -219,7 +206,7 @@ class Writer:
             store, state = self._prepare()
             uploads = [pending for pending in batch if isinstance(pending, Exchange) and pending.upload is not None]
             wanted = [(exchange.signature.agent, exchange.signature.sequence) for exchange in uploads]
-            with store.transaction(wanted):
+            with self.span(), store.transaction(wanted):
                 self._require_tenure(store)
                 state = self.state = replay_log(store, self._policy, self._dimension, state)
                 start = state.position
@@ -287,3 +274,14 @@ class Writer:
         self._snapshots.close()
         self.verifier.close()
         self._close_store()
+
+
+async def wait_for(future: "Future[Result]") -> Result:
+    """Wait until a job's transaction is durable, or raise ``Unavailable``: the job may still run, or never."""
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            return await asyncio.wrap_future(future)
+    except TimeoutError:
+        raise Unavailable(LATE) from None
+    finally:
+        del future  # breaks the cycle of frame, future and exception

@@ -20,12 +20,7 @@ from fedcascade.checks import require, whole_numbers
 from fedcascade.constants import Part, constant
 from fedcascade.federation.grouping.partition import Labels, Partition
 from fedcascade.federation.grouping.population.fit import fit_population
-from fedcascade.federation.grouping.population.gaussian import (
-    make_gaussian,
-    make_workspace,
-    measure_joints,
-    to_statistics,
-)
+from fedcascade.federation.grouping.population.gaussian import make_gaussian, measure_joints, to_statistics
 from fedcascade.federation.grouping.population.groups import (
     Groups,
     Users,
@@ -112,7 +107,6 @@ class PopulationPartition(Partition):
         self.observed = 0  # sum of ``counts``
         self.count_bits = np.zeros(64, np.int64)  # histogram of the bit lengths of ``counts``
         self.base = make_gaussian(self.mean, self.covariance, self.variance)
-        self.work = make_workspace(d)
         self._clear_last_answer()
 
     def _clear_last_answer(self) -> None:
@@ -154,7 +148,7 @@ class PopulationPartition(Partition):
         """Raise ValueError unless mean, covariance and groups have densities."""
         require(MIN_NOISE <= self.variance <= 0.25, f"groups.variance must be in {MIN_NOISE}..0.25")
         group = copy_groups(self.group)
-        measure_groups(group, self.base, self.work)
+        measure_groups(group, self.base)
         for matrix in (self.covariance, self.uncertainty, self.outside, self.last_answer.gram):
             shift = self.holdings.lambda_ if matrix is self.last_answer.gram else MIN_VARIANCE
             require(math.isfinite(compute_log_det(matrix, shift)), "groups must have covariances of full rank")
@@ -179,13 +173,13 @@ class PopulationPartition(Partition):
             return
         self._record_activity(agent)
         users, row, active = self._view_users(), self.responsibilities[agent], self.active.size
-        add_upload(self.group, statistics.gram, statistics.moment, self.shares[agent], row, self.base, self.work)
+        add_upload(self.group, statistics.gram, statistics.moment, self.shares[agent], row, self.base)
         others = min(self.rule.visits, active - 1)
         visited = np.append(self.active[(self.visited + np.arange(others)) % active], agent)
         self.visited += others
         self.uploads += 1
         candidates = self._choose_candidates()
-        mean, covariance = visit_users(self.group, users, visited, candidates, self._make_rule(), self.base, self.work)
+        mean, covariance = visit_users(self.group, users, visited, candidates, self._make_rule(), self.base)
         self.last_asker, self.last_answer = agent, self._build_answer(agent, mean, covariance)
         self._merge_group(int(row.argmax()))
         if self.uploads >= self.next_fit and active > 1:
@@ -242,7 +236,7 @@ class PopulationPartition(Partition):
         """Merge a group with the one whose merge gains most evidence, if any does."""
         if self.group.members[slot] == 0:
             return
-        _, other = measure_merge(self.group, slot, self.base, self.work)
+        _, other = measure_merge(self.group, slot, self.base)
         if other < 0:
             return
         both = (self.responsibilities[:, slot] > 0) & (self.responsibilities[:, other] > 0)
@@ -253,7 +247,7 @@ class PopulationPartition(Partition):
             array[other] = 0.0
         self.group.members[slot] -= np.count_nonzero(both)
         self.labels[self.responsibilities[:, slot] >= 0.5] = slot
-        measure_groups(self.group, self.base, self.work)
+        measure_groups(self.group, self.base)
 
     def _fit_population(self) -> None:
         d = self.mean.size
@@ -265,9 +259,9 @@ class PopulationPartition(Partition):
         self.variance = max(MIN_NOISE, rate * (1.0 - rate))
         base = make_gaussian(*start, self.variance)
         chosen = self._sample(self.active)
-        self.base, self.uncertainty = fit_population(self._view_users(), chosen, base, self.work)
+        self.base, self.uncertainty = fit_population(self._view_users(), chosen, base)
         self.mean, self.covariance = self.base.mean, self.base.covariance
-        measure_groups(self.group, self.base, self.work)
+        measure_groups(self.group, self.base)
 
     def _sample(self, agents: Labels) -> Labels:
         """Return the agents, or a random sample of ``MAX_FIT_USERS`` if there are more."""
@@ -284,15 +278,15 @@ class PopulationPartition(Partition):
         if count < 2:
             return
         held = self.holdings
-        thetas = estimate_users(held.gram, held.moment, unassigned, self.base, self.work)
+        thetas = estimate_users(held.gram, held.moment, unassigned, self.base)
         labels = cluster_estimates(thetas, count, streams.uniforms(_SEED, streams.PROPOSAL, self.fits, count))
         rows = np.zeros((unassigned.size, count))
         sums = held.gram[unassigned], held.moment[unassigned], held.count[unassigned]
         chosen = Users(*sums, rows, self.shares[unassigned], labels.copy())
         present = self._predict_without_groups(unassigned)
-        gain, deviation = try_groups(chosen, labels, present, PROPOSAL_SWEEPS, self.base, self.work)
+        gain, deviation = try_groups(chosen, labels, present, PROPOSAL_SWEEPS, self.base)
         if gain > max(MIN_GAIN_DEVIATIONS * deviation, MIN_GAIN_PER_USER * unassigned.size):
-            move_users(self.group, self._view_users(), unassigned, free[:count], rows, self.base, self.work)
+            move_users(self.group, self._view_users(), unassigned, free[:count], rows, self.base)
 
     def _predict_without_groups(self, chosen: Labels) -> Vector:
         """Return the log-likelihood of each user under the present model or a narrower population, the best of them.
@@ -301,11 +295,11 @@ class PopulationPartition(Partition):
         in their favour.
         """
         users, active = self._view_users(), self.active.size
-        scores = [predict_users(self.group, users, chosen, active, self.base, self.work)]
+        scores = [predict_users(self.group, users, chosen, active, self.base)]
         for factor in NARROWINGS:
             narrow = make_gaussian(self.mean, factor * self.covariance, self.variance)
             data = users.gram[0], users.moment[0]  # none of it: their share is 0
-            scores.append(measure_joints(data, 0.0, users.gram, users.moment, chosen, narrow, self.work))
+            scores.append(measure_joints(data, 0.0, users.gram, users.moment, chosen, narrow))
         return max(scores, key=np.sum)
 
     def _build_answer(self, agent: int, mean: Vector, covariance: Matrix) -> Statistics:
@@ -323,7 +317,7 @@ class PopulationPartition(Partition):
         """Return the answer that the last ``add`` prepared for the agent, or compute one without changing the state."""
         if agent == self.last_asker:
             return self.last_answer
-        posterior = answer_user(self.group, self._view_users(), agent, self._make_rule(), self.base, self.work)
+        posterior = answer_user(self.group, self._view_users(), agent, self._make_rule(), self.base)
         return self._build_answer(agent, *posterior)
 
     def prior_for_newcomer(self) -> Statistics | None:
@@ -387,4 +381,4 @@ class PopulationPartition(Partition):
             self.group.members[slot] = members.size
             if members.size == 0:
                 self.group.evidence[slot] = self.group.misfit[slot] = self.group.weight[slot] = 0.0
-        measure_groups(self.group, self.base, self.work)
+        measure_groups(self.group, self.base)

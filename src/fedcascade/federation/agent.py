@@ -13,12 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import require
 from fedcascade.federation.messages import Cause, Upload
-from fedcascade.federation.own_data import OwnData
+from fedcascade.federation.own_data import OwnData, unpack_row
 from fedcascade.federation.own_data_keeper import OwnDataKeeper, make_policy_data
 from fedcascade.federation.personal import PersonalEstimate
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.privacy import LARGEST_SQUARE, NoiseSource, SystemNoise
-from fedcascade.federation.rows import unpack_row
 from fedcascade.federation.triggers import Occasion
 from fedcascade.learning.cascade import Examination, follow_cascade
 from fedcascade.learning.confidence import ProblemSize
@@ -192,7 +191,7 @@ def _follow_user(policy: Policy, state: LocalState, shown: ShownList, click: Cli
     has_changed = keeper.follow(shown.features, seen, state.decision)
     followed = state._replace(own=keeper.data)
     if has_changed:
-        return _start_over(policy, followed, keeper.total)
+        return restart(policy, followed, keeper.total)
     return _weigh(policy, followed) if keeper.is_weighing_due() else followed
 
 
@@ -214,10 +213,6 @@ def _weigh(policy: Policy, state: LocalState) -> LocalState:
 
 def restart(policy: Policy, state: LocalState, kept: Statistics) -> LocalState:
     """Start over for a changed user, with ``kept`` as the buffer; a ``CHANGE`` upload becomes pending."""
-    return decide(policy, _start_over(policy, state, kept))
-
-
-def _start_over(policy: Policy, state: LocalState, kept: Statistics) -> LocalState:
     nothing, own = Statistics.zero(state.dimension), None
     if policy.keeps_own_data:
         keeper = _keep_own_data(policy, state)
@@ -225,7 +220,7 @@ def _start_over(policy: Policy, state: LocalState, kept: Statistics) -> LocalSta
         own = keeper.data
     first = None if state.first is None else nothing
     fresh = state._replace(buffer=kept, unanswered=nothing, own=own, change_pending=True, first=first)
-    return _weigh(policy, fresh._replace(download=Ridge(nothing, policy.lambda_)))
+    return decide(policy, _weigh(policy, fresh._replace(download=Ridge(nothing, policy.lambda_))))
 
 
 def restart_own_data(policy: Policy, state: LocalState, held: Statistics) -> LocalState:
@@ -405,12 +400,9 @@ class Agent:
             raise ValueError(f"agent {self.id} has no open list {shown.impression}: {expected}")
         self.state, upload = observe(self.policy, self.state, shown, click, round_=round_, draw=draw)
         del self._open[shown.impression]
-        return self._release(upload)
-
-    def _release(self, upload: Upload | None) -> Upload | None:
-        """Add noise to an upload if the policy has ``privacy``."""
-        is_private = upload is not None and self.policy.privacy is not None
-        return self.policy.privacy.release(upload, self.noise) if is_private else upload  # type: ignore[union-attr, arg-type]
+        if upload is None or self.policy.privacy is None:
+            return upload
+        return self.policy.privacy.release(upload, self.noise)
 
     def receive(self, download: Statistics) -> None:
         """Replace the last download."""

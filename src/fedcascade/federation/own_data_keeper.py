@@ -7,9 +7,16 @@ from numpy.typing import NDArray
 
 from fedcascade.checks import require
 from fedcascade.federation.changes import follow_list
-from fedcascade.federation.own_data import FIRST_DEVIATION, FIRST_NOISE, OwnData, add_click, make_own_data
+from fedcascade.federation.own_data import (
+    FIRST_DEVIATION,
+    FIRST_NOISE,
+    OwnData,
+    add_click,
+    make_own_data,
+    pack_row,
+    unpack_row,
+)
 from fedcascade.federation.policies import Policy
-from fedcascade.federation.rows import pack_row, unpack_row
 from fedcascade.federation.trust import is_due, split_download, weigh_others
 from fedcascade.learning.cascade import Examination
 from fedcascade.learning.noise import estimate_noise

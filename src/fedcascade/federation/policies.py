@@ -64,9 +64,10 @@ class Formula:
 
 # Triggers that a reply rule requires.
 TRIGGERS: Mapping[type[ReplyRule], type[Trigger]] = {OnArrival: Always, OneLearner: Never}
-REQUIRED_PARTS = ("grouping", "trigger", "decision", "reply_rule")
-OPTIONAL_PARTS = ("personal", "positions", "sharing", "trust", "changes", "privacy")
-PARTS = (*REQUIRED_PARTS, *OPTIONAL_PARTS, "confidence")
+PARTS = (
+    "grouping", "trigger", "decision", "reply_rule", "personal", "positions", "sharing", "trust", "changes", "privacy",
+    "confidence",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedcascade.checks import require
-from fedcascade.numerics.grid import GRID
+from fedcascade.numerics.grid import round_to_nearest
 from fedcascade.numerics.jit import jit_within
 from fedcascade.numerics.linear import Vector
 
@@ -73,7 +73,7 @@ def round_reward(reward: float) -> float:
     """
     is_number = isinstance(reward, int | float | np.integer | np.floating) and not isinstance(reward, bool)
     require(is_number and 0 <= reward <= 1, f"a reward must be a number in [0, 1], got {reward!r}")
-    return math.floor(float(reward) / GRID + 0.5) * GRID
+    return float(round_to_nearest(float(reward)))
 
 
 def split_reward(reward: float | Sequence[float] | None, clicks: int) -> tuple[float, ...]:

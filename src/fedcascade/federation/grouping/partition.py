@@ -85,10 +85,8 @@ def subtract_excess(
         count = held.observations[member]
         if count > limit and member != agent and _is_among(groups, labels[member]):
             share = 1.0 - limit / count
-            for j in range(moment.size):
-                moment[j] -= share * held.moment[member, j]
-                for k in range(moment.size):
-                    gram[j, k] -= share * held.gram[member, j, k]
+            moment -= share * held.moment[member]
+            gram -= share * held.gram[member]
             fallen[0] += int(share * count)
             fallen[1] += int(share * held.clicks[member])
             fallen[2] += int(share * held.rounds[member])

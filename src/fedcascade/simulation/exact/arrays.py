@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 
 from fedcascade.environments.behaviours import CompiledBehaviour, Logistic
 from fedcascade.federation.changes import CompiledDetection
-from fedcascade.federation.own_data import OwnData
-from fedcascade.federation.rows import Rows
+from fedcascade.federation.own_data import OwnData, Rows
 from fedcascade.federation.trust import CompiledTrust
 from fedcascade.learning.confidence import BetaTerms
 from fedcascade.learning.exploration import GREEDY

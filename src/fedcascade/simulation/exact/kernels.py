@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from fedcascade.environments import draws
 from fedcascade.environments.behaviours import CompiledBehaviour, apply_link, fade_weight, is_continued, is_examined
 from fedcascade.federation.changes import CompiledDetection, follow_list
-from fedcascade.federation.own_data import OwnData, add_list
-from fedcascade.federation.rows import COUNTS, Rows
+from fedcascade.federation.own_data import COUNTS, OwnData, Rows, add_list
 from fedcascade.federation.triggers import compute_auxiliary_probability
 from fedcascade.federation.trust import CompiledTrust, is_due, weigh_others
 from fedcascade.learning.cascade import compute_expected_value

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedcascade.numerics import linear
 from fedcascade.numerics.elementary import log
 from fedcascade.numerics.jit import jit, jit_no_refcount
-from fedcascade.numerics.lanes import LANES, factorise_lanes
+from fedcascade.numerics.lanes import LANES, factorise_lanes, measure_lane
 from fedcascade.numerics.linear import Matrix, Vector
 
 Indices = NDArray[np.int64]
@@ -87,15 +87,12 @@ def dot(matrix: Matrix, vector: Vector) -> Vector:
 @jit
 def make_gaussian(mean: Vector, covariance: Matrix, variance: float) -> Gaussian:
     """Build N(mean, covariance) for clicks of that variance."""
-    d, square = mean.size, 0.0
     information, log_det = invert(covariance)
     precision = variance * information
     pull = dot(precision, mean)
-    for i in range(d):
-        square += pull[i] * mean[i]
-    log_det = d * log(variance) - log_det
-    own = mean.copy(), covariance.copy(), information, precision, pull
-    return Gaussian(*own, variance, square, log_det, make_workspace(d))
+    arrays = mean.copy(), covariance.copy(), information, precision, pull
+    log_det = mean.size * log(variance) - log_det
+    return Gaussian(*arrays, variance, linear.multiply(pull, mean), log_det, make_workspace(mean.size))
 
 
 @jit_no_refcount
@@ -135,7 +132,8 @@ def measure_joints(
             _fill_lane(data[0], data[1], share, grams[place], moments[place], base, lanes[lane:])
         factorise_lanes(lanes, base.mean.size)
         for lane in range(count):
-            evidence[first + lane] = _read_lane(base, lanes[lane:])
+            fit, log_det = measure_lane(lanes[lane:], base.mean.size)
+            evidence[first + lane] = 0.5 * (fit - base.square) / base.variance - 0.5 * (log_det - base.log_det)
     return evidence
 
 
@@ -150,17 +148,6 @@ def _fill_lane(
         for j in range(i, d):
             lane[row + j * LANES] = share * gram[i, j] + more_gram[i, j] + base.precision[i, j]
         lane[row + d * LANES] = share * moment[i] + more_moment[i] + base.pull[i]
-
-
-@jit_no_refcount
-def _read_lane(base: Gaussian, lane: Vector) -> float:
-    """Return the log marginal likelihood of a factorised lane."""
-    d, fit, log_det = base.mean.size, 0.0, 0.0
-    for k in range(d):
-        solved = lane[(k * (d + 1) + d) * LANES]
-        fit += solved * solved
-        log_det += log(lane[k * (d + 2) * LANES])
-    return float(0.5 * (fit - base.square) / base.variance - 0.5 * (2.0 * log_det - base.log_det))
 
 
 @jit_no_refcount

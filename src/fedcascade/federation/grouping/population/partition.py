@@ -1,12 +1,8 @@
 """Grouping by a population: an answer is the posterior of the asker's theta, in the form of statistics.
 
-The model: theta ~ sum_k pi_k N(mu_k, spread_k T) + pi_0 N(m, T). All of it is learned from uploads: the population's
-mean m and covariance T by EM, the variance of a click from click rates, groups by visits. A visit detaches a user from
-its groups and assigns it again by its responsibilities. An upload visits the asker and a few other users in turn, so
-its cost does not depend on the number of users.
-
-An answer excludes the asker's own data from the groups. The mixture is matched by one Gaussian N(c, C), written as gram
-v C^-1 - lambda I and moment v C^-1 c. The asker's own data are added to that.
+The model is theta ~ sum_k pi_k N(mu_k, spread_k T) + pi_0 N(m, T) (docs/explanation-our-policy.md). An answer matches
+it, without the asker's own data, by one Gaussian N(c, C), written as gram v C^-1 - lambda I and moment v C^-1 c. The
+asker's own data are added to that.
 """
 
 import math
@@ -62,11 +58,7 @@ PROPOSAL_SWEEPS = 6  # visits of each user that refine proposed groups
 COVARIANCE_WIDENING = 8.0  # answers widen T by 1 + 8 d^2 / observations, up to a trace of 1
 NO_AGENT = -1
 MIN_VARIANCE, MAX_SCALE = 1e-12, 1e3  # of a restored population: thetas have lengths of about 1
-# Attributes that outlive a process.
 PER_AGENT = ("labels", "regrouped", "responsibilities", "shares", "click_rates", "active_index", "counts")
-MODEL = ("group", "mean", "covariance", "uncertainty", "variance")
-COUNTERS = ("visited", "uploads", "next_fit", "fits", "observed", "count_bits")
-LAST_ANSWER = ("last_asker", "last_answer")
 _SEED = np.uint64(0)
 
 
@@ -84,7 +76,10 @@ class Population(Part):
 class PopulationPartition(Partition):
     """Groups, responsibilities of each user, and the population's mean and covariance."""
 
-    state_names: ClassVar[tuple[str, ...]] = (*PER_AGENT, *MODEL, *COUNTERS, "pools", "active", *LAST_ANSWER)
+    state_names: ClassVar[tuple[str, ...]] = (
+        *PER_AGENT, "group", "mean", "covariance", "uncertainty", "variance", "visited", "uploads", "next_fit", "fits",
+        "observed", "count_bits", "pools", "active", "last_asker", "last_answer",
+    )  # fmt: skip
     free_names: ClassVar[tuple[str, ...]] = ("pools", "active")
 
     def __init__(self, rule: Population, holdings: Holdings) -> None:

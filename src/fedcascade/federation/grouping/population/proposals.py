@@ -71,12 +71,10 @@ def cluster_estimates(thetas: Matrix, count: int, draws: Vector) -> Indices:
                 if square < least:
                     labels[x], least = k, square
             sizes[labels[x]] += 1.0
-            for i in range(d):
-                sums[labels[x], i] += thetas[x, i]
+            sums[labels[x]] += thetas[x]
         for k in range(count):
             if sizes[k] > 0.0:
-                for i in range(d):
-                    means[k, i] = sums[k, i] / sizes[k]
+                means[k] = sums[k] / sizes[k]
     return labels
 
 

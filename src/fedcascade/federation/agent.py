@@ -169,8 +169,7 @@ def _add_list(policy: Policy, state: LocalState, shown: ShownList, click: Click)
         seen = click if isinstance(click, Examination) else follow_cascade(len(shown.items), click)
         state = state._replace(first=state.first.observe(shown.features[:1], _keep_first(seen)))
     if state.personal is None:
-        gammas = None if policy.positions is None else policy.positions.compute_gammas(len(shown.items))
-        return state._replace(buffer=state.buffer.observe(shown.features, click, gammas))
+        return state._replace(buffer=state.buffer.observe(shown.features, click))
     seen = _require_cascade(policy.name, len(shown.items), click)
     known = state.download.statistics
     buffer, personal = state.personal.observe(known, state.buffer, shown.features, seen)

@@ -51,7 +51,6 @@ class CompiledPolicy(NamedTuple):
     length: int
     alpha: float  # of the oracle
     limits: CompiledLimits | None  # of the oracle; None for top-k
-    gammas: NDArray[np.float64] | None  # position discounts; None without
     triggers: NDArray[np.int64]
     levels: NDArray[np.float64]
     bounds: NDArray[np.float64]  # a determinant cannot exceed its level while SQUARED_WIDTHS is below this

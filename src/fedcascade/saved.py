@@ -16,10 +16,9 @@ from fedcascade.federation.server import Server
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.log_sums import LogSums
 from fedcascade.learning.named_oracles import ORACLES, build_oracle
-from fedcascade.learning.noise import MIN_NOISE
 from fedcascade.learning.oracles import Oracle
 from fedcascade.learning.ridge import Ridge
-from fedcascade.learning.statistics import Statistics
+from fedcascade.learning.statistics import MIN_NOISE, Statistics
 from fedcascade.state_file import AGENT, INVALID, SERVER, SUMS, describe_fault, read_state_file, write_state_file
 
 

@@ -17,10 +17,9 @@ from fedcascade.federation.server import Server
 from fedcascade.federation.triggers import AtLeast
 from fedcascade.learning.cascade import Examination, follow_cascade
 from fedcascade.learning.confidence import ProblemSize
-from fedcascade.learning.noise import estimate_noise
 from fedcascade.learning.oracles import TopK
 from fedcascade.learning.ridge import Ridge
-from fedcascade.learning.statistics import Statistics
+from fedcascade.learning.statistics import Statistics, estimate_noise
 from fedcascade.numerics.grid import round_to_grid
 
 D, K = 5, 3

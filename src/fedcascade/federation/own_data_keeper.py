@@ -19,9 +19,8 @@ from fedcascade.federation.own_data import (
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.trust import is_due, split_download, weigh_others
 from fedcascade.learning.cascade import Examination
-from fedcascade.learning.noise import estimate_noise
 from fedcascade.learning.ridge import LinearEstimate
-from fedcascade.learning.statistics import Statistics
+from fedcascade.learning.statistics import Statistics, estimate_noise
 
 
 def make_policy_data(policy: Policy, shape: Sequence[int], dimension: int) -> OwnData:
@@ -43,11 +42,6 @@ class OwnDataKeeper:
     def total(self) -> Statistics:
         """All own data since the last change of the user."""
         return unpack_row(self.data.total, self.dimension)
-
-    @property
-    def weight(self) -> float:
-        """The weight of others' data."""
-        return float(self.data.weight[0])
 
     @property
     def deviation(self) -> float:

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from fedcascade.checks import POSITIVE, PROBABILITY, require, require_known, whole_numbers
 from fedcascade.constants import Part, constant, describe_constants, enum_values
 from fedcascade.federation.messages import Upload
-from fedcascade.learning.noise import estimate_noise
-from fedcascade.learning.statistics import Statistics
+from fedcascade.learning.statistics import Statistics, estimate_noise
 from fedcascade.numerics import streams
 from fedcascade.numerics.grid import GRID
 from fedcascade.numerics.linear import pack_sums, unpack_sums

@@ -13,7 +13,7 @@ from fedcascade.checks import whole_numbers
 from fedcascade.constants import Part, constant
 from fedcascade.federation.own_data import COUNTS, OwnData
 from fedcascade.federation.sharing import average_weight
-from fedcascade.learning.noise import estimate_noise
+from fedcascade.learning.statistics import estimate_noise
 from fedcascade.numerics.jit import jit, jit_inline
 from fedcascade.numerics.linear import Matrix, Vector, unpack_sums
 

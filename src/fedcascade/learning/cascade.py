@@ -23,16 +23,6 @@ def find_first_click(attracted: ArrayLike) -> int | None:
     return hits.index(True) if True in hits else None
 
 
-def count_examined(length: int, click: int | None) -> int:
-    """Count the items that the user examined: up to the click, or all.
-
-    >>> count_examined(4, 1), count_examined(4, None)
-    (2, 4)
-    """
-    require(click is None or 0 <= click < length, f"click must be None or in 0..{length - 1}, got {click}")
-    return length if click is None else click + 1
-
-
 @dataclass(frozen=True)
 class Examination:
     """Feedback on a list: the number of positions examined from the top, and the clicked positions in rising order.
@@ -106,7 +96,8 @@ def follow_cascade(length: int, click: int | None) -> Examination:
     >>> follow_cascade(4, 1)
     Examination(examined=2, clicks=(1,), rewards=())
     """
-    return Examination(count_examined(length, click), () if click is None else (click,))
+    require(click is None or 0 <= click < length, f"click must be None or in 0..{length - 1}, got {click}")
+    return Examination(length) if click is None else Examination(click + 1, (click,))
 
 
 def examine(

@@ -26,9 +26,8 @@ from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES, Policy
 from fedcascade.federation.server import Server
 from fedcascade.federation.sharing import Sharing
-from fedcascade.learning.noise import estimate_noise
 from fedcascade.learning.ridge import Ridge
-from fedcascade.learning.statistics import Statistics
+from fedcascade.learning.statistics import Statistics, estimate_noise
 from fedcascade.numerics.grid import round_to_grid
 
 from .plays import check_groups

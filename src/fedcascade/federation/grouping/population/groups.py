@@ -324,10 +324,9 @@ def _grow_group(
     Candidates are added greedily, the closest first. The log-odds sum each addition's gain in evidence and its prior
     log-odds.
     """
-    near, alone = np.full(MAX_FOUNDERS, -1), np.zeros(MAX_FOUNDERS)
+    near, alone = _find_nearest(users, user, candidates, base)
     gram, moment = users.gram[user].copy(), users.moment[user].copy()
     together = measure_evidence(gram, moment, 0.0, gram, moment, base)
-    _find_nearest(users, user, candidates, base, near, alone)
     members, count = np.full(MAX_FOUNDERS, -1), 0
     gain, best = 0.0, LOG_ZERO
     for size in range(1, MAX_FOUNDERS + 1):
@@ -350,23 +349,16 @@ def _grow_group(
 
 
 @jit
-def _find_nearest(users: Users, user: int, candidates: Indices, base: Gaussian, near: Indices, alone: Vector) -> None:
-    """Fill ``near`` with the ungrouped candidates that fit the user best, and ``alone`` with their own evidence."""
-    gain, data = np.full(near.size, LOG_ZERO), (users.gram[user], users.moment[user])
-    is_free = np.zeros(candidates.size, np.bool_)
+def _find_nearest(users: Users, user: int, candidates: Indices, base: Gaussian) -> tuple[Indices, Vector]:
+    """Return the ungrouped candidates that fit the user best, the best first, and their own evidence."""
+    data, is_free = (users.gram[user], users.moment[user]), np.zeros(candidates.size, np.bool_)
     for k in range(candidates.size):
         is_free[k] = candidates[k] != user and users.responsibilities[candidates[k]].sum() < 0.1
     others = candidates[is_free]
     own = measure_joints(data, 0.0, users.gram, users.moment, others, base)
     joint = measure_joints(data, 1.0, users.gram, users.moment, others, base)
-    for k in range(others.size):
-        last = near.size - 1
-        if joint[k] - own[k] <= gain[last]:
-            continue
-        while last > 0 and joint[k] - own[k] > gain[last - 1]:
-            gain[last], near[last], alone[last] = gain[last - 1], near[last - 1], alone[last - 1]
-            last -= 1
-        gain[last], near[last], alone[last] = joint[k] - own[k], others[k], own[k]
+    best = np.argsort(own - joint, kind="mergesort")[:MAX_FOUNDERS]
+    return others[best], own[best]
 
 
 @jit

@@ -38,9 +38,8 @@ from fedcascade.federation.grouping.population.proposals import (
     try_groups,
 )
 from fedcascade.federation.holdings import Holdings, append_zeros, drop_row, require_places
-from fedcascade.learning.noise import MIN_NOISE, estimate_noise
 from fedcascade.learning.ridge import compute_log_det
-from fedcascade.learning.statistics import LARGEST_TOTAL, Statistics
+from fedcascade.learning.statistics import MIN_NOISE, Statistics, estimate_noise
 from fedcascade.numerics import streams
 from fedcascade.numerics.linear import Matrix, Vector
 
@@ -220,12 +219,9 @@ class PopulationPartition(Partition):
 
     @property
     def limit(self) -> float:
-        """Most observations of one agent that count: a multiple of the median, rounded up to a power of 2.
-
-        All agents together count at most ``LARGEST_TOTAL`` / 2, so that sums stay exact enough however many upload.
-        """
+        """Most observations of one agent that count: a multiple of the median, rounded up to a power of 2."""
         median = int(np.argmax(2 * np.cumsum(self.count_bits) >= self.active.size))
-        return min(float(self.guard.max_weight * 2.0**median), LARGEST_TOTAL / (2.0 * max(1, self.active.size)))
+        return self.guard.compute_limit(median, self.active.size)
 
     def _merge_group(self, slot: int) -> None:
         """Merge a group with the one whose merge gains most evidence, if any does."""

@@ -5,7 +5,7 @@ Each transition is a function from one state to the next, as in ``packages/agent
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -138,7 +138,8 @@ def observe(policy: Policy, state: LocalState, shown: ShownList, click: Click, *
     """
     if state.pushed is not None:
         state = state._replace(download=Ridge(state.pushed, policy.lambda_), pushed=None)
-    learned = _follow_user(policy, _add_list(policy, state, shown, click), shown, click)
+    seen = click if isinstance(click, Examination) else follow_cascade(len(shown.items), click)
+    learned = _follow_user(policy, _add_list(policy, state, shown, seen), shown, seen)
     if learned.change_pending:
         sent, upload = _send_if_due(policy, learned)
     else:
@@ -164,13 +165,14 @@ def correct(policy: Policy, state: LocalState, difference: Statistics, round_: i
     return decide(policy, after)
 
 
-def _add_list(policy: Policy, state: LocalState, shown: ShownList, click: Click) -> LocalState:
+def _add_list(policy: Policy, state: LocalState, shown: ShownList, seen: Examination) -> LocalState:
     if state.first is not None:
-        seen = click if isinstance(click, Examination) else follow_cascade(len(shown.items), click)
         state = state._replace(first=state.first.observe(shown.features[:1], _keep_first(seen)))
     if state.personal is None:
-        return state._replace(buffer=state.buffer.observe(shown.features, click))
-    seen = _require_cascade(policy.name, len(shown.items), click)
+        return state._replace(buffer=state.buffer.observe(shown.features, seen))
+    plain = follow_cascade(len(shown.items), seen.clicks[0] if seen.clicks else None)
+    is_plain = (seen.examined, seen.clicks) == (plain.examined, plain.clicks)
+    require(is_plain, f"{policy.name} learns from the first click of a list only")
     known = state.download.statistics
     buffer, personal = state.personal.observe(known, state.buffer, shown.features, seen)
     return state._replace(buffer=buffer, personal=personal)
@@ -181,12 +183,11 @@ def _keep_first(seen: Examination) -> Examination:
     return Examination(1, (0,), seen.values[:1] * (seen.rewards != ())) if 0 in seen.clicks else Examination(1)
 
 
-def _follow_user(policy: Policy, state: LocalState, shown: ShownList, click: Click) -> LocalState:
+def _follow_user(policy: Policy, state: LocalState, shown: ShownList, seen: Examination) -> LocalState:
     """Detect a changed user in own data, and weigh others' data."""
     if state.own is None:
         return state
     keeper = _keep_own_data(policy, state, *(("total",) if policy.changes is None else ()))
-    seen = click if isinstance(click, Examination) else follow_cascade(len(shown.items), click)
     has_changed = keeper.follow(shown.features, seen, state.decision)
     followed = state._replace(own=keeper.data)
     if has_changed:
@@ -480,12 +481,3 @@ def read_features(features: ArrayLike, dimension: int) -> NDArray[np.float32]:
     if largest > LARGEST_SQUARE:
         raise ValueError(f"features must have norm <= 1, got {largest**0.5:.6g}")
     return offered
-
-
-def _require_cascade(policy: str, length: int, click: Click) -> Examination:
-    """Return the feedback of a cascade; reject other examinations, which a split theta cannot learn from."""
-    if not isinstance(click, Examination):
-        return follow_cascade(length, click)
-    plain = follow_cascade(length, click.clicks[0] if click.clicks else None)
-    require(replace(click, rewards=()) == plain, f"{policy} learns from the first click of a list only")
-    return click

@@ -291,12 +291,12 @@ def visit_users(
         normalise(weights)
         if place == visited.size - 1:
             mean, covariance = match_moments(groups, weights, rule.outside, rule.min_members, base)
-            slot = _find_free(groups)
-            if slot >= 0 and weights[weights.size - 1] > 0.5:
+            free = np.flatnonzero(groups.members == 0.0)
+            if free.size and weights[weights.size - 1] > 0.5:
                 gain, members = _grow_group(users, user, candidates, unassigned, base)
                 if gain > OPENING_LOG_ODDS:
                     weights[:] = 0.0
-                    weights[slot] = 1.0
+                    weights[free[0]] = 1.0
                     for other in members:
                         detach_user(groups, users, other, base)
                         assign_user(groups, users, other, weights, base)
@@ -305,14 +305,6 @@ def visit_users(
             learn_spread(groups, best, gram, moment, weights[best], base)
         assign_user(groups, users, user, weights, base)
     return mean, covariance
-
-
-@jit_no_refcount
-def _find_free(groups: Groups) -> int:
-    for slot in range(groups.members.size):
-        if groups.members[slot] == 0.0:
-            return slot
-    return -1
 
 
 @jit
@@ -327,22 +319,18 @@ def _grow_group(
     near, alone = _find_nearest(users, user, candidates, base)
     gram, moment = users.gram[user].copy(), users.moment[user].copy()
     together = measure_evidence(gram, moment, 0.0, gram, moment, base)
-    members, count = np.full(MAX_FOUNDERS, -1), 0
+    members, count = np.empty_like(near), 0
     gain, best = 0.0, LOG_ZERO
-    for size in range(1, MAX_FOUNDERS + 1):
-        place, joint, left = -1, LOG_ZERO, np.flatnonzero(near >= 0)
-        evidence = measure_joints((gram, moment), 1.0, users.gram, users.moment, near[left], base)
-        for k in range(left.size):
-            if evidence[k] - alone[left[k]] > joint:
-                place, joint = left[k], evidence[k] - alone[left[k]]
-        if place < 0:
-            break
-        gain += joint - together + log(size) - log(max(1.0, unassigned - size))
-        together = joint + alone[place]
+    for size in range(1, members.size + 1):
+        fits = measure_joints((gram, moment), 1.0, users.gram, users.moment, near, base) - alone
+        place = fits.argmax()
+        gain += fits[place] - together + log(size) - log(max(1.0, unassigned - size))
+        together = fits[place] + alone[place]
         members[size - 1] = near[place]
         gram += users.gram[near[place]]
         moment += users.moment[near[place]]
-        near[place] = -1
+        rest = np.arange(near.size) != place
+        near, alone = near[rest], alone[rest]
         if gain > best:
             best, count = gain, size
     return best, members[:count]
@@ -364,15 +352,8 @@ def _find_nearest(users: Users, user: int, candidates: Indices, base: Gaussian) 
 @jit
 def copy_groups(groups: Groups) -> Groups:
     """Return a copy of all groups."""
-    return Groups(
-        groups.gram.copy(),
-        groups.moment.copy(),
-        groups.size.copy(),
-        groups.members.copy(),
-        groups.evidence.copy(),
-        groups.misfit.copy(),
-        groups.weight.copy(),
-    )
+    members = groups.gram.copy(), groups.moment.copy(), groups.size.copy(), groups.members.copy()
+    return Groups(*members, groups.evidence.copy(), groups.misfit.copy(), groups.weight.copy())
 
 
 @jit

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from fedcascade import Synthetic
-from fedcascade.learning.cascade import count_examined, find_first_click
+from fedcascade.learning.cascade import find_first_click, follow_cascade
 
 K, LAMBDA, BETA = 4, 4.0, 10.5
 
@@ -108,7 +108,7 @@ def run_peer(name: str, environment: Synthetic, pause: int) -> Iterator[int]:
         scores = learners[user].score(items)
         chosen = np.lexsort((ties.random(len(items)), -scores))[:K]
         click = find_first_click(environment.attracted(t, chosen, environment.weights(t, user, items)[chosen]))
-        seen = chosen[: count_examined(K, click)]
+        seen = chosen[: follow_cascade(K, click).examined]
         rewards = np.zeros(len(seen))
         if click is not None:
             rewards[-1] = 1.0

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.intervals import estimate_ratio
-from fedcascade.learning.noise import estimate_noise
+from fedcascade.learning.statistics import estimate_noise
 
 Array = NDArray[np.float64]
 BETA = 1.5  # standard deviations, as in ``population``

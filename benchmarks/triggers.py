@@ -3,15 +3,18 @@
 It is a part like that of a plug-in: the exact engine has no compiled form of it, and runs of it use the reference.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fedcascade import POLICIES
-from fedcascade.checks import ABOVE_ONE
+from fedcascade.checks import Range
 from fedcascade.constants import constant
 from fedcascade.federation.messages import Cause
 from fedcascade.federation.triggers import Auxiliary, Doubling, Occasion, Trigger
+
+ABOVE_ONE = Range("a finite number > 1", lambda value: 1 < value < math.inf)
 
 
 @dataclass(frozen=True, kw_only=True)

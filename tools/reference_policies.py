@@ -15,7 +15,7 @@ WORDS = {
     "oful": """One learner serves all users and learns from every click, so there is nothing to exchange. It assumes
 that all users are alike. It was made for single items (`--list-length 1`) and runs with lists as well.""",
     "c3-ucb": """`oful` with lists and the cascade's feedback: each examined item is an observation. With lists of one
-item the two are equal. With a discount gamma below 1, the item at position k counts gamma^(k - 1) times.""",
+item the two are equal.""",
     "dislinucb": """An agent decides with the last synchronisation and its own data since. When an agent has learned
 much, all agents upload their buffers and all download the sum: two exchanges per agent.""",
     "club-cascade": """An agent asks the server when its user arrives, and uploads when the user has been served: one
@@ -54,9 +54,8 @@ SOURCES = {
     "oful": ("Improved algorithms for linear stochastic bandits",
         "beta is a constant, as in the paper's experiments; the source's is `--beta theory`"),
     "c3-ucb": ("Contextual combinatorial cascading bandits",
-        "position discounts are powers of one constant, 1 by default as in the paper; with another one "
-        "(`--set c3-ucb.discount=0.9`) they are rounded to the grid of features, and regret does not discount "
-        "clicks, where the source discounts the reward too"),
+        "all positions count alike (a discount gamma of 1), as in the paper; the source discounts positions further "
+        "down the list"),
     "dislinucb": ("Distributed bandit learning",
         "one agent is active in a round, not all; the budget counts items examined since the last synchronisation"),
     "club-cascade": ("Online clustering of contextual cascading bandits",

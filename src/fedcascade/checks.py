@@ -67,7 +67,6 @@ NUMBER = Range("a number", lambda value: _is_number(value) and not math.isnan(va
 POSITIVE = Range("a finite number > 0", lambda value: _is_number(value) and 0 < value < math.inf)
 NONNEGATIVE = Range("a finite number >= 0", lambda value: _is_number(value) and 0 <= value < math.inf)
 RATIO = Range("a number > 0 or inf", lambda value: _is_number(value) and value > 0)
-ABOVE_ONE = Range("a finite number > 1", lambda value: _is_number(value) and 1 < value < math.inf)
 PROBABILITY = Range("in (0, 1)", lambda value: _is_number(value) and 0 < value < 1)
 SHARE = Range("in (0, 1]", lambda value: _is_number(value) and 0 < value <= 1)
 

@@ -10,17 +10,15 @@ import numpy as np
 from fedcascade.checks import require, require_integer
 from fedcascade.federation.agent import OPEN_LISTS, Agent, fits_policy, read_features
 from fedcascade.federation.holdings import Holdings, require_alike, require_places, solve_all
-from fedcascade.federation.own_data import OwnData
+from fedcascade.federation.own_data import OwnData, unpack_row
 from fedcascade.federation.policies import Formula, Policy, get_policy
-from fedcascade.federation.rows import unpack_row
 from fedcascade.federation.server import Server
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.log_sums import LogSums
 from fedcascade.learning.named_oracles import ORACLES, build_oracle
-from fedcascade.learning.noise import MIN_NOISE
 from fedcascade.learning.oracles import Oracle
 from fedcascade.learning.ridge import Ridge
-from fedcascade.learning.statistics import Statistics
+from fedcascade.learning.statistics import MIN_NOISE, Statistics
 from fedcascade.state_file import AGENT, INVALID, SERVER, SUMS, describe_fault, read_state_file, write_state_file
 
 

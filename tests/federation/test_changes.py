@@ -10,18 +10,16 @@ from fedcascade.federation.agent import Agent
 from fedcascade.federation.changes import ChangeDetection
 from fedcascade.federation.delivery import run_exchange
 from fedcascade.federation.messages import Cause, Upload
-from fedcascade.federation.own_data import MOST_BLOCKS, OwnData
+from fedcascade.federation.own_data import MOST_BLOCKS, OwnData, pack_row
 from fedcascade.federation.own_data_keeper import OwnDataKeeper
 from fedcascade.federation.policies import POLICIES, Policy, guard_policy
-from fedcascade.federation.rows import pack_row
 from fedcascade.federation.server import Server
 from fedcascade.federation.triggers import AtLeast
 from fedcascade.learning.cascade import Examination, follow_cascade
 from fedcascade.learning.confidence import ProblemSize
-from fedcascade.learning.noise import estimate_noise
 from fedcascade.learning.oracles import TopK
 from fedcascade.learning.ridge import Ridge
-from fedcascade.learning.statistics import Statistics
+from fedcascade.learning.statistics import Statistics, estimate_noise
 from fedcascade.numerics.grid import round_to_grid
 
 D, K = 5, 3

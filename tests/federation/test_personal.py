@@ -5,7 +5,7 @@ import pytest
 
 from fedcascade.federation.personal import PersonalEstimate
 from fedcascade.learning.cascade import follow_cascade
-from fedcascade.learning.ridge import Ridge, pair_estimates
+from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.grid import round_to_grid
 
@@ -64,7 +64,7 @@ def test_both_parts_see_every_item_and_count_every_round() -> None:
 def test_widths_add_up_and_no_theta_is_longer_than_one(seed: int) -> None:
     (one, _), (other, _) = observe(draw_lists(seed)), observe(draw_lists(seed + 100, 7))
     shared, own = Ridge(one.statistics, LAMBDA), Ridge(other.statistics, LAMBDA)
-    pair = pair_estimates(shared, own)
+    pair = PersonalEstimate(other.statistics, LAMBDA).join(shared)
     x = round_to_grid(np.random.default_rng(seed).uniform(-0.4, 0.4, (20, D)))
     np.testing.assert_array_equal(pair.width(x), shared.width(x) + own.width(x))
     np.testing.assert_allclose(pair.theta, limit(shared.theta) + limit(own.theta), rtol=1e-12)
@@ -75,5 +75,5 @@ def test_widths_add_up_and_no_theta_is_longer_than_one(seed: int) -> None:
 
 def test_a_long_theta_is_shortened() -> None:
     axis = Statistics(np.diag([9.0, 0, 0, 0, 0]), np.array([18.0, 0, 0, 0, 0]), 9, 9, 9)
-    pair = pair_estimates(Ridge(axis, LAMBDA), Ridge(Statistics.zero(D), LAMBDA))
+    pair = PersonalEstimate(Statistics.zero(D), LAMBDA).join(Ridge(axis, LAMBDA))
     assert pair.theta.tolist() == [1.0, 0, 0, 0, 0]

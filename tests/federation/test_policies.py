@@ -24,7 +24,6 @@ from fedcascade.federation.replies import AllAgents, Asker, Lagging, LocalServer
 from fedcascade.federation.triggers import Always, Auxiliary, Determinant, Doubling, Never, Ratio, SyncBudget
 from fedcascade.federation.trust import Trust
 from fedcascade.learning.confidence import Constant, Oful, ProblemSize, Theory
-from fedcascade.learning.discounts import PositionDiscounts
 
 PARTS = {
     "fedc3ucb-h": (HeterogeneityGraph(), Determinant() | Auxiliary(), LastDownload()),
@@ -240,14 +239,3 @@ def test_an_agent_that_asks_on_arrival_uploads_in_every_round() -> None:
 def test_a_ratio_is_greater_than_zero(name: str, constant: str, bad: float) -> None:
     with pytest.raises(ValueError, match=constant):
         POLICIES[name].with_constants(**{constant: bad})
-
-
-@pytest.mark.parametrize("bad", [0.0, -0.5, 1.5, float("nan")])
-def test_a_discount_is_in_0_to_1(bad: float) -> None:
-    with pytest.raises(ValueError, match=r"discount must be in \(0, 1\]"):
-        POLICIES["c3-ucb"].with_constants(discount=bad)
-
-
-def test_discounts_need_one_learner() -> None:
-    with pytest.raises(ValueError, match=r"needs the reply rule OneLearner\(\)"):
-        replace(POLICIES["fedlinucb"], positions=PositionDiscounts())

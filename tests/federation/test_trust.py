@@ -11,10 +11,9 @@ from fedcascade.federation.own_data_keeper import OwnDataKeeper
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.sharing import average_weight
 from fedcascade.learning.confidence import ProblemSize
-from fedcascade.learning.noise import MIN_NOISE, estimate_noise
 from fedcascade.learning.oracles import TopK
 from fedcascade.learning.ridge import Ridge
-from fedcascade.learning.statistics import Statistics
+from fedcascade.learning.statistics import MIN_NOISE, Statistics, estimate_noise
 
 from .formulas import measure_evidence
 from .test_changes import FIRST, SECOND, D, K, click, draw_lists, make_statistics
@@ -64,11 +63,11 @@ def test_the_weight_nears_1_for_a_right_prior_and_0_for_a_contradicting_one(
     follow(keeper, FIRST, 1_000, 3)
     own = keeper.total
     believed = keeper.receive(state_prior(own, mean, 0.05), NOTHING)
-    assert low <= keeper.weight <= high
+    assert low <= keeper.data.weight[0] <= high
     noise = estimate_noise(own.count, own.clicks)
-    prior = keeper.weight * noise / 0.05**2 + (1.0 - keeper.weight) * noise * D
+    prior = keeper.data.weight[0] * noise / 0.05**2 + (1.0 - keeper.data.weight[0]) * noise * D
     np.testing.assert_allclose(believed.gram + OURS.lambda_ * np.eye(D), own.gram + prior * np.eye(D))
-    np.testing.assert_allclose(believed.moment, own.moment + keeper.weight * noise / 0.05**2 * mean)
+    np.testing.assert_allclose(believed.moment, own.moment + keeper.data.weight[0] * noise / 0.05**2 * mean)
     assert np.linalg.norm(Ridge(believed, OURS.lambda_).theta - FIRST) < (0.1 if low else 0.45)
 
 
@@ -79,7 +78,7 @@ def test_the_weight_falls_as_contradicting_clicks_come_in() -> None:
         follow(keeper, FIRST, 4, seed)
         assert keeper.is_weighing_due()
         keeper.weigh(keeper.total)
-        weights.append(keeper.weight)
+        weights.append(float(keeper.data.weight[0]))
     assert weights[0] > weights[-1]
     assert weights[-1] < 0.1 * PRIOR_WEIGHT
 
@@ -110,7 +109,7 @@ def test_a_download_without_others_leaves_own_data_and_a_theta_of_length_1() -> 
     believed = keeper.receive(own, NOTHING)
     prior = estimate_noise(own.count, own.clicks) * D
     np.testing.assert_allclose(Ridge(believed, OURS.lambda_).theta, Ridge(own, prior).theta)
-    assert keeper.weight == 0.0
+    assert keeper.data.weight[0] == 0.0
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from fedcascade.learning.cascade import (
     Examination,
     compute_expected_reward,
-    count_examined,
     examine,
     find_first_click,
     follow_cascade,
@@ -46,16 +45,16 @@ def test_the_first_attractive_item_is_clicked_and_nothing_after_it_is_examined(p
     click = find_first_click(pattern)
     if True in pattern:
         assert click == pattern.index(True)
-        assert count_examined(len(pattern), click) == pattern.index(True) + 1
+        assert follow_cascade(len(pattern), click).examined == pattern.index(True) + 1
     else:
         assert click is None
-        assert count_examined(len(pattern), click) == len(pattern)
+        assert follow_cascade(len(pattern), click).examined == len(pattern)
 
 
 @pytest.mark.parametrize(("length", "click"), [(4, 4), (4, -1), (0, 0), (1, 7)])
 def test_clicks_outside_a_list_are_refused(length: int, click: int) -> None:
     with pytest.raises(ValueError, match="click"):
-        count_examined(length, click)
+        follow_cascade(length, click)
 
 
 CLICKS = st.integers(1, 8).flatmap(

@@ -11,12 +11,7 @@ from scipy.stats import binom
 
 from fedcascade.learning import theory as bounds
 from fedcascade.learning.confidence import ProblemSize
-from fedcascade.learning.theory import (
-    Assumptions,
-    Settings,
-    compute_guarantee,
-    compute_lambda_tilde,
-)
+from fedcascade.learning.theory import Assumptions, Guarantee, Settings, compute_lambda_tilde
 
 SIZES = ProblemSize(users=40, dimension=20, list_length=4, rounds=1_000_000)
 SHARES = {"p_min": 1 / 40, "p_max": 1 / 40}
@@ -41,7 +36,7 @@ def test_lambda_tilde_of_wild_features_is_nothing_at_all() -> None:
 
 def test_the_terms_by_hand() -> None:
     """Each formula of the appendix once more, with |U| = 40, d = 20, K = 4, T = 10^6, J = 10 put in."""
-    found = compute_guarantee(SIZES, WORLD, Settings(alpha_c=0.25), "paper")
+    found = Guarantee(SIZES, WORLD, Settings(alpha_c=0.25), "paper")
     tilde = found.lambda_tilde
     assert found.delta == 1600 / 10**6
     logs = 16 * 40 * math.log(4 * 10**12 / 40)
@@ -65,8 +60,8 @@ def test_the_terms_by_hand() -> None:
 
 def test_our_terms_by_hand() -> None:
     """Where we differ: J/alpha_c, log2 for doublings, and T_1 by the rounds of all."""
-    paper = compute_guarantee(SIZES, WORLD, Settings(alpha_c=0.25), "paper")
-    derived = compute_guarantee(SIZES, WORLD, Settings(alpha_c=0.25))
+    paper = Guarantee(SIZES, WORLD, Settings(alpha_c=0.25), "paper")
+    derived = Guarantee(SIZES, WORLD, Settings(alpha_c=0.25))
     assert (derived.beta, derived.T_0, derived.exchanges_other) == (paper.beta, paper.T_0, paper.exchanges_other)
     whole, tenth = 1 + 20 * math.log2(1 + 4 * 10**6 / 80), 1 + 20 * math.log2(1 + 4 * 10**5 / 80)
     assert derived.exchanges_determinant == pytest.approx(40 * whole + 40 * tenth)
@@ -78,7 +73,7 @@ def test_our_terms_by_hand() -> None:
 
 def test_force_comm_by_hand() -> None:
     forced = Settings(protocol="force-comm")
-    paper, derived = (compute_guarantee(SIZES, WORLD, forced, source) for source in ("paper", "derived"))
+    paper, derived = (Guarantee(SIZES, WORLD, forced, source) for source in ("paper", "derived"))
     delta = 1600 / 10**6
     assert pytest.approx(16 * 40 * math.log(4 * 10**6 / delta) + 4 * 40 * paper.T_0) == paper.T_1
     arrived = 2 * paper.T_0 / 40 + 3 * math.log(160 / delta)
@@ -93,11 +88,11 @@ def test_rare_users_take_their_time() -> None:
     rare = Assumptions(**asdict(WORLD) | {"p_min": 0.005})
     for protocol in ("auxiliary", "force-comm"):
         settings = Settings(protocol=protocol)
-        often, seldom = (compute_guarantee(SIZES, world, settings, "paper") for world in (WORLD, rare))
+        often, seldom = (Guarantee(SIZES, world, settings, "paper") for world in (WORLD, rare))
         assert pytest.approx(5 * often.T_0) == seldom.T_0
         if protocol == "auxiliary":
             assert pytest.approx(5 * often.T_1) == seldom.T_1
-    kept, found = (compute_guarantee(SIZES, world, Settings()) for world in (WORLD, rare))
+    kept, found = (Guarantee(SIZES, world, Settings()) for world in (WORLD, rare))
     assert found.T_1 > kept.T_1
 
 
@@ -124,7 +119,7 @@ def test_after_our_t_1_hardly_anybody_is_silent(p_min: float, separated: float) 
 def test_failures_count_once_the_partition_is_there() -> None:
     small = ProblemSize(users=2, dimension=2, list_length=1, rounds=10**12)
     world = Assumptions(users=2, clusters=1, items=1, gamma=1.0, lambda_x=0.5, sigma=0.001, p_min=0.5, p_max=0.5)
-    found = compute_guarantee(small, world, Settings(), "paper")
+    found = Guarantee(small, world, Settings(), "paper")
     delta = 4 / 10**12
     left = 10**12 - found.T_0 - found.T_1
     assert left > 0
@@ -132,7 +127,7 @@ def test_failures_count_once_the_partition_is_there() -> None:
 
 
 def test_lower_bounds_are_below_the_upper_ones() -> None:
-    found = compute_guarantee(SIZES, WORLD, Settings())
+    found = Guarantee(SIZES, WORLD, Settings())
     below = bounds.bound_regret_below(SIZES, clusters=10)
     assert below == pytest.approx(math.sqrt(20 * 10 * 10**6))
     assert below < found.regret
@@ -150,9 +145,9 @@ def test_bad_worlds_are_refused(bad: dict[str, Any]) -> None:
 @pytest.mark.parametrize("bad", [{"alpha_c": 0.0}, {"noise": -1.0}])
 def test_bad_constants_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(bad))):
-        compute_guarantee(SIZES, WORLD, Settings(**bad))
+        Guarantee(SIZES, WORLD, Settings(**bad))
 
 
 def test_too_few_rounds_are_refused() -> None:
     with pytest.raises(ValueError, match="rounds must be > users"):
-        compute_guarantee(ProblemSize(users=40, dimension=2, list_length=1, rounds=1600), WORLD, Settings())
+        Guarantee(ProblemSize(users=40, dimension=2, list_length=1, rounds=1600), WORLD, Settings())

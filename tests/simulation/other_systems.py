@@ -3,7 +3,7 @@
 Written for tests, from the papers, with numpy alone. What to compare: lists, exchanges and the partition.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -175,19 +175,11 @@ def play_async_linucb_am(
     return transcript
 
 
-def play_one_learner(
-    world: Synthetic, *, rounds: int, K: int, lambda_: float, beta: Beta, discount: float = 1.0
-) -> Transcript:
+def play_one_learner(world: Synthetic, *, rounds: int, K: int, lambda_: float, beta: Beta) -> Transcript:
     """Abbasi-Yadkori et al. 2011 and, with lists, Li et al. 2016: one learner for all users."""
     data, transcript = Data.zero(world.dimension), Transcript()
     for t in range(1, rounds + 1):
-        gammas = iter([discount**k for k in range(K)])  # of the positions, in the order in which they are examined
-
-        def see(x: np.ndarray, y: float, gammas: Iterator[float] = gammas) -> None:
-            gamma = np.trunc(next(gammas) * 4096) / 4096  # on the grid of features, as gamma x is
-            data.see(np.trunc(gamma * x * 4096) / 4096, gamma * y)
-
-        transcript.lists.append(play_round(world, t, K, lambda_, beta, data, see))
+        transcript.lists.append(play_round(world, t, K, lambda_, beta, data, data.see))
     transcript.partition = [0] * world.users
     return transcript
 

@@ -106,9 +106,8 @@ def test_engines_agree_on_late_feedback_of_changing_users_and_other_click_models
         PRIVATE_POPULATION.with_constants(epsilon=3.0),
         POLICIES["population"].with_constants(drift="restart"),
         replace(POLICIES["fedind"], changes=ChangeDetection(threshold=1.0, limit=2.0), trigger=Doubling()),
-        POLICIES["c3-ucb"].with_constants(discount=0.8),
     ],
-    ids=["private", "drift-restart", "restarts", "discounts"],
+    ids=["private", "drift-restart", "restarts"],
 )
 @pytest.mark.parametrize("late", LATE[::2], ids=str)
 def test_engines_agree_on_values_with_other_parts(environment: Synthetic, policy: Policy, late: dict[str, Any]) -> None:

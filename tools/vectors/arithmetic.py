@@ -145,7 +145,11 @@ def build_trust(draws: Draws) -> list[Case]:
         believed = keeper.receive(download, pending)
         case: Case = {"lambda": lambda_, "total": describe_statistics(keeper.total)}
         case |= {"pending": describe_statistics(pending), "download": describe_statistics(download)}
-        case |= {"weight": keeper.weight, "deviation": keeper.deviation, "believed": describe_statistics(believed)}
+        case |= {
+            "weight": float(keeper.data.weight[0]),
+            "deviation": keeper.deviation,
+            "believed": describe_statistics(believed),
+        }
         cases.append(case)
     return cases
 

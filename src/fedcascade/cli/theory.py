@@ -69,7 +69,7 @@ def theory(
     environment_options: EnvironmentOptions = EnvironmentOptions(),  # noqa: B008 (frozen)
 ) -> None:
     """Print the bounds of Theorem 1 on regret and exchanges, term by term."""
-    from fedcascade.learning.theory import bound_regret_below, compute_guarantee
+    from fedcascade.learning.theory import Guarantee, bound_regret_below
 
     require_integer("rounds", rounds)
     known = {name: value for name, value in vars(assumption_flags).items() if value is not None}
@@ -79,8 +79,8 @@ def theory(
     # Near-optimal regret takes |U| exchanges (He et al. 2022), up to a constant.
     lower = bound_regret_below(problem, clusters=assumed.clusters), float(assumed.users)
     bounds = {
-        "paper": list_terms(compute_guarantee(problem, assumed, settings, "paper")),
-        "derived": list_terms(compute_guarantee(problem, assumed, settings, "derived")),
+        "paper": list_terms(Guarantee(problem, assumed, settings, "paper")),
+        "derived": list_terms(Guarantee(problem, assumed, settings, "derived")),
         "lower": dict(zip(("regret", "exchanges"), lower, strict=True)),
     }
     if json_:

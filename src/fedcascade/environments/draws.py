@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.numerics import streams
-from fedcascade.numerics.grid import GRID, PER_UNIT, round_to_grid, truncate_steps
+from fedcascade.numerics.grid import PER_UNIT, round_to_grid, round_to_nearest, truncate_steps
 from fedcascade.numerics.jit import jit, jit_inline
 from fedcascade.numerics.linear import Features
 from fedcascade.numerics.streams import Integer, WordBuffer
@@ -71,14 +71,14 @@ def draw_reward(seed: Integer, round_: Integer, item: int, mean: float) -> float
     """Draw the reward of a click: the j-th smallest of four uniform numbers, which follows Beta(j, 5 - j).
 
     j is random and near 5 ``mean``, so that the mean is exact; for j = 0 the reward is 0, and for 5 it is 1. The result
-    is rounded to a multiple of ``GRID``, as ``round_reward`` does.
+    is rounded to a multiple of ``GRID``.
     """
     draws = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 1.0])
     for k in range(1, 5):
         draws[k] = streams.uniform(seed, streams.REWARD, round_, 8 * item + k)
     draws.sort()
     drawn = draws[int(5.0 * mean + streams.uniform(seed, streams.REWARD, round_, 8 * item))]
-    return float(np.floor(drawn / GRID + 0.5) * GRID)
+    return float(round_to_nearest(drawn))
 
 
 @jit_inline

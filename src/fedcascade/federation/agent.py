@@ -5,7 +5,7 @@ Each transition is a function from one state to the next, as in ``packages/agent
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,12 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import require
 from fedcascade.federation.messages import Cause, Upload
-from fedcascade.federation.own_data import OwnData
+from fedcascade.federation.own_data import OwnData, unpack_row
 from fedcascade.federation.own_data_keeper import OwnDataKeeper, make_policy_data
 from fedcascade.federation.personal import PersonalEstimate
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.privacy import LARGEST_SQUARE, NoiseSource, SystemNoise
-from fedcascade.federation.rows import unpack_row
 from fedcascade.federation.triggers import Occasion
 from fedcascade.learning.cascade import Examination, follow_cascade
 from fedcascade.learning.confidence import ProblemSize
@@ -139,7 +138,8 @@ def observe(policy: Policy, state: LocalState, shown: ShownList, click: Click, *
     """
     if state.pushed is not None:
         state = state._replace(download=Ridge(state.pushed, policy.lambda_), pushed=None)
-    learned = _follow_user(policy, _add_list(policy, state, shown, click), shown, click)
+    seen = click if isinstance(click, Examination) else follow_cascade(len(shown.items), click)
+    learned = _follow_user(policy, _add_list(policy, state, shown, seen), shown, seen)
     if learned.change_pending:
         sent, upload = _send_if_due(policy, learned)
     else:
@@ -165,14 +165,14 @@ def correct(policy: Policy, state: LocalState, difference: Statistics, round_: i
     return decide(policy, after)
 
 
-def _add_list(policy: Policy, state: LocalState, shown: ShownList, click: Click) -> LocalState:
+def _add_list(policy: Policy, state: LocalState, shown: ShownList, seen: Examination) -> LocalState:
     if state.first is not None:
-        seen = click if isinstance(click, Examination) else follow_cascade(len(shown.items), click)
         state = state._replace(first=state.first.observe(shown.features[:1], _keep_first(seen)))
     if state.personal is None:
-        gammas = None if policy.positions is None else policy.positions.compute_gammas(len(shown.items))
-        return state._replace(buffer=state.buffer.observe(shown.features, click, gammas))
-    seen = _require_cascade(policy.name, len(shown.items), click)
+        return state._replace(buffer=state.buffer.observe(shown.features, seen))
+    plain = follow_cascade(len(shown.items), seen.clicks[0] if seen.clicks else None)
+    is_plain = (seen.examined, seen.clicks) == (plain.examined, plain.clicks)
+    require(is_plain, f"{policy.name} learns from the first click of a list only")
     known = state.download.statistics
     buffer, personal = state.personal.observe(known, state.buffer, shown.features, seen)
     return state._replace(buffer=buffer, personal=personal)
@@ -183,16 +183,15 @@ def _keep_first(seen: Examination) -> Examination:
     return Examination(1, (0,), seen.values[:1] * (seen.rewards != ())) if 0 in seen.clicks else Examination(1)
 
 
-def _follow_user(policy: Policy, state: LocalState, shown: ShownList, click: Click) -> LocalState:
+def _follow_user(policy: Policy, state: LocalState, shown: ShownList, seen: Examination) -> LocalState:
     """Detect a changed user in own data, and weigh others' data."""
     if state.own is None:
         return state
     keeper = _keep_own_data(policy, state, *(("total",) if policy.changes is None else ()))
-    seen = click if isinstance(click, Examination) else follow_cascade(len(shown.items), click)
     has_changed = keeper.follow(shown.features, seen, state.decision)
     followed = state._replace(own=keeper.data)
     if has_changed:
-        return _start_over(policy, followed, keeper.total)
+        return restart(policy, followed, keeper.total)
     return _weigh(policy, followed) if keeper.is_weighing_due() else followed
 
 
@@ -214,10 +213,6 @@ def _weigh(policy: Policy, state: LocalState) -> LocalState:
 
 def restart(policy: Policy, state: LocalState, kept: Statistics) -> LocalState:
     """Start over for a changed user, with ``kept`` as the buffer; a ``CHANGE`` upload becomes pending."""
-    return decide(policy, _start_over(policy, state, kept))
-
-
-def _start_over(policy: Policy, state: LocalState, kept: Statistics) -> LocalState:
     nothing, own = Statistics.zero(state.dimension), None
     if policy.keeps_own_data:
         keeper = _keep_own_data(policy, state)
@@ -225,7 +220,7 @@ def _start_over(policy: Policy, state: LocalState, kept: Statistics) -> LocalSta
         own = keeper.data
     first = None if state.first is None else nothing
     fresh = state._replace(buffer=kept, unanswered=nothing, own=own, change_pending=True, first=first)
-    return _weigh(policy, fresh._replace(download=Ridge(nothing, policy.lambda_)))
+    return decide(policy, _weigh(policy, fresh._replace(download=Ridge(nothing, policy.lambda_))))
 
 
 def restart_own_data(policy: Policy, state: LocalState, held: Statistics) -> LocalState:
@@ -405,12 +400,9 @@ class Agent:
             raise ValueError(f"agent {self.id} has no open list {shown.impression}: {expected}")
         self.state, upload = observe(self.policy, self.state, shown, click, round_=round_, draw=draw)
         del self._open[shown.impression]
-        return self._release(upload)
-
-    def _release(self, upload: Upload | None) -> Upload | None:
-        """Add noise to an upload if the policy has ``privacy``."""
-        is_private = upload is not None and self.policy.privacy is not None
-        return self.policy.privacy.release(upload, self.noise) if is_private else upload  # type: ignore[union-attr, arg-type]
+        if upload is None or self.policy.privacy is None:
+            return upload
+        return self.policy.privacy.release(upload, self.noise)
 
     def receive(self, download: Statistics) -> None:
         """Replace the last download."""
@@ -489,12 +481,3 @@ def read_features(features: ArrayLike, dimension: int) -> NDArray[np.float32]:
     if largest > LARGEST_SQUARE:
         raise ValueError(f"features must have norm <= 1, got {largest**0.5:.6g}")
     return offered
-
-
-def _require_cascade(policy: str, length: int, click: Click) -> Examination:
-    """Return the feedback of a cascade; reject other examinations, which a split theta cannot learn from."""
-    if not isinstance(click, Examination):
-        return follow_cascade(length, click)
-    plain = follow_cascade(length, click.clicks[0] if click.clicks else None)
-    require(replace(click, rewards=()) == plain, f"{policy} learns from the first click of a list only")
-    return click

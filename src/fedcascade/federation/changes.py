@@ -7,9 +7,8 @@ import numpy as np
 
 from fedcascade.checks import NONNEGATIVE, POSITIVE, PROBABILITY, whole_numbers
 from fedcascade.constants import Part, constant
-from fedcascade.federation.own_data import MOST_BLOCKS, OwnData, add_list, add_row, copy_row
-from fedcascade.federation.rows import COUNTS, Row
-from fedcascade.learning.noise import estimate_noise
+from fedcascade.federation.own_data import COUNTS, MOST_BLOCKS, OwnData, Row, add_list, add_row, copy_row
+from fedcascade.learning.statistics import estimate_noise
 from fedcascade.numerics import linear
 from fedcascade.numerics.elementary import log
 from fedcascade.numerics.jit import jit, jit_inline, jit_no_refcount

@@ -38,6 +38,16 @@ class HeldArrays(NamedTuple):
     shortfall: Vector
 
 
+@jit_inline
+def _solve_into(gram: Matrix, moment: Vector, lambda_: float, upper: Matrix, root: Matrix, theta: Vector) -> float:
+    """Fill ``theta`` and return its length; NaN unless the sums are finite, symmetric and definite."""
+    if not linear.is_finite_symmetric(gram, moment):
+        return np.nan
+    if not math.isfinite(linear.solve_ridge_into(gram, moment, lambda_, upper, root, theta)):
+        return np.nan
+    return math.sqrt(linear.multiply(theta, theta))
+
+
 @jit
 def add_upload(
     gram: Matrix, moment: Vector, theta: Vector, upload_gram: Matrix, upload_moment: Vector, lambda_: float
@@ -53,17 +63,13 @@ def add_upload(
         moments[i] = moment[i] + upload_moment[i]
         for j in range(moments.size):
             upper[i, j] = gram[i, j] + upload_gram[i, j]
-    if not linear.is_finite_symmetric(upper, moments):
-        return np.nan
-    if not math.isfinite(linear.solve_ridge_into(upper, moments, lambda_, upper, root, estimate)):
-        return np.nan
-    square = 0.0
-    for i in range(moments.size):
-        moment[i], theta[i] = moments[i], estimate[i]
-        square += estimate[i] * estimate[i]
-        for j in range(moments.size):
-            gram[i, j] += upload_gram[i, j]
-    return math.sqrt(square)
+    length = _solve_into(upper, moments, lambda_, upper, root, estimate)
+    if math.isfinite(length):
+        for i in range(moments.size):
+            moment[i], theta[i] = moments[i], estimate[i]
+            for j in range(moments.size):
+                gram[i, j] += upload_gram[i, j]
+    return length
 
 
 @jit
@@ -83,14 +89,9 @@ def solve_all(arrays: HeldArrays, lambda_: float) -> int:
         is_bounded = 0 <= clicks <= count <= MAX_COUNT and 0 <= rounds <= MAX_COUNT
         if not (is_bounded and trace <= 1.01 * count + 1.0 and largest <= 1.01 * count + 1.0):
             return agent
-        if not linear.is_finite_symmetric(gram, moment):
+        arrays.length[agent] = _solve_into(gram, moment, lambda_, upper, root, arrays.theta[agent])
+        if not math.isfinite(arrays.length[agent]):
             return agent
-        if not math.isfinite(linear.solve_ridge_into(gram, moment, lambda_, upper, root, arrays.theta[agent])):
-            return agent
-        square = 0.0
-        for i in range(d):
-            square += arrays.theta[agent, i] * arrays.theta[agent, i]
-        arrays.length[agent] = math.sqrt(square)
         arrays.width[agent] = compute_confidence_width(count)
     return -1
 

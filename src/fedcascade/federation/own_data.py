@@ -1,6 +1,7 @@
 """An agent's own data, kept apart from others' data, as arrays that the compiled engine shares.
 
-``changes`` detects drift in them, and ``trust`` weighs others' data by them.
+``changes`` detects drift in them, and ``trust`` weighs others' data by them. A *row* is the upper triangle of a gram,
+the moment, and count, clicks, rounds and shortfall.
 """
 
 from collections.abc import Sequence
@@ -9,17 +10,20 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.federation.rows import COUNTS, Row, Rows, compute_width
+from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.jit import jit_inline
-from fedcascade.numerics.linear import Features, Matrix, Vector
+from fedcascade.numerics.linear import Features, Matrix, Vector, pack_sums, unpack_sums
 
 MOST_BLOCKS = 32  # of 8 rounds, doubled every second block: enough for 260,000 rounds of one user
+COUNTS = 4  # a row ends with count, clicks, rounds and shortfall
 FIRST_NOISE, FIRST_DEVIATION = 0.25, 0.5  # variance and standard deviation of a click with probability 1/2
 Indices = NDArray[np.int64]
+Row = NDArray[np.float64]
+Rows = NDArray[np.float64]
 
 
 class OwnData(NamedTuple):
-    """The own data of one agent, or of many agents along a leading axis. Rows have the layout of ``rows.py``.
+    """The own data of one agent, or of many agents along a leading axis.
 
     ``total`` sums all observations since the last change of the user. ``blocks`` hold the same data in the order of
     time; block i covers 2^levels[i] times as many rounds as a new one. ``since`` sums the observations since the CUSUM
@@ -56,6 +60,27 @@ def make_own_data(shape: Sequence[int], dimension: int, *, has_blocks: bool) -> 
         noise=np.full((*lead, 1), FIRST_NOISE),
         deviation=np.full((*lead, 1), FIRST_DEVIATION),
     )
+
+
+def compute_width(dimension: int) -> int:
+    """Return the length of a row."""
+    return dimension * (dimension + 1) // 2 + dimension + COUNTS
+
+
+def pack_row(statistics: Statistics) -> Row:
+    """Return statistics as a row."""
+    row = np.empty(compute_width(statistics.dimension))
+    pack_sums(statistics.gram, statistics.moment, row)
+    row[-COUNTS:] = statistics.count, statistics.clicks, statistics.rounds, statistics.shortfall
+    return row
+
+
+def unpack_row(row: Row, dimension: int) -> Statistics:
+    """Return a row as statistics."""
+    gram, moment = np.empty((dimension, dimension)), np.empty(dimension)
+    unpack_sums(row, gram, moment)
+    count, clicks, rounds, shortfall = row[-COUNTS:].tolist()
+    return Statistics(gram, moment, int(count), int(clicks), int(rounds), shortfall)
 
 
 @jit_inline

@@ -7,14 +7,20 @@ from numpy.typing import NDArray
 
 from fedcascade.checks import require
 from fedcascade.federation.changes import follow_list
-from fedcascade.federation.own_data import FIRST_DEVIATION, FIRST_NOISE, OwnData, add_click, make_own_data
+from fedcascade.federation.own_data import (
+    FIRST_DEVIATION,
+    FIRST_NOISE,
+    OwnData,
+    add_click,
+    make_own_data,
+    pack_row,
+    unpack_row,
+)
 from fedcascade.federation.policies import Policy
-from fedcascade.federation.rows import pack_row, unpack_row
 from fedcascade.federation.trust import is_due, split_download, weigh_others
 from fedcascade.learning.cascade import Examination
-from fedcascade.learning.noise import estimate_noise
 from fedcascade.learning.ridge import LinearEstimate
-from fedcascade.learning.statistics import Statistics
+from fedcascade.learning.statistics import Statistics, estimate_noise
 
 
 def make_policy_data(policy: Policy, shape: Sequence[int], dimension: int) -> OwnData:
@@ -36,11 +42,6 @@ class OwnDataKeeper:
     def total(self) -> Statistics:
         """All own data since the last change of the user."""
         return unpack_row(self.data.total, self.dimension)
-
-    @property
-    def weight(self) -> float:
-        """The weight of others' data."""
-        return float(self.data.weight[0])
 
     @property
     def deviation(self) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.learning.cascade import Examination
-from fedcascade.learning.ridge import LinearEstimate, Ridge, pair_estimates
+from fedcascade.learning.ridge import LinearEstimate, Ridge
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics import linear
 from fedcascade.numerics.jit import jit
@@ -57,8 +57,10 @@ class PersonalEstimate:
         return sums[0], PersonalEstimate(sums[1], self.lambda_)
 
     def join(self, shared: Ridge) -> LinearEstimate:
-        """Return the estimate of both parts together."""
-        return pair_estimates(shared, Ridge(self.statistics, self.lambda_))
+        """Return the estimate of both parts together, each theta limited to length 1."""
+        own = Ridge(self.statistics, self.lambda_)
+        theta = linear.limit_length(shared.theta) + linear.limit_length(own.theta)
+        return LinearEstimate(theta, shared.root, shared.log_det, shared.lambda_, own.root)
 
 
 class SplitSums(NamedTuple):
@@ -106,14 +108,9 @@ def _draw_line(gram: Matrix, moment: Vector, item: Features, lambda_: float) -> 
     x[:] = item[0]
     linear.solve_ridge_into(gram, moment, lambda_, np.empty_like(gram), root, base)
     linear.solve_into(root, x, direction)
-    start = slope = base_square = product = direction_square = 0.0
-    for k in range(x.size):
-        start += x[k] * base[k]
-        slope += x[k] * direction[k]
-        base_square += base[k] * base[k]
-        product += base[k] * direction[k]
-        direction_square += direction[k] * direction[k]
-    return _Line(start, slope, base_square, product, direction_square)
+    along = linear.multiply(x, base), linear.multiply(x, direction)
+    product = linear.multiply(base, direction)
+    return _Line(*along, linear.multiply(base, base), product, linear.multiply(direction, direction))
 
 
 @jit

@@ -32,7 +32,6 @@ from fedcascade.federation.sharing import Sharing
 from fedcascade.federation.triggers import Always, Auxiliary, Determinant, Doubling, Never, Ratio, SyncBudget, Trigger
 from fedcascade.federation.trust import Trust
 from fedcascade.learning.confidence import Confidence, Constant, Oful, ProblemSize
-from fedcascade.learning.discounts import PositionDiscounts
 from fedcascade.plugins import Plugin, PluginError, list_plugins
 
 
@@ -64,9 +63,9 @@ class Formula:
 
 # Triggers that a reply rule requires.
 TRIGGERS: Mapping[type[ReplyRule], type[Trigger]] = {OnArrival: Always, OneLearner: Never}
-REQUIRED_PARTS = ("grouping", "trigger", "decision", "reply_rule")
-OPTIONAL_PARTS = ("personal", "positions", "sharing", "trust", "changes", "privacy")
-PARTS = (*REQUIRED_PARTS, *OPTIONAL_PARTS, "confidence")
+PARTS = (
+    "grouping", "trigger", "decision", "reply_rule", "personal", "sharing", "trust", "changes", "privacy", "confidence",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,6 @@ class Policy:
     summary: str = ""
     reply_rule: ReplyRule = Asker()  # noqa: RUF009 (frozen)
     personal: AlternatingMinimisation | None = None
-    positions: PositionDiscounts | None = None
     sharing: Sharing | None = None
     trust: Trust | None = None
     changes: ChangeDetection | None = None
@@ -114,9 +112,6 @@ class Policy:
         needed = TRIGGERS.get(type(self.reply_rule), Trigger)
         words = f"{type(self.reply_rule).__name__}() needs the trigger {needed.__name__}()"
         require(isinstance(self.trigger, needed), f"{words}, got {type(self.trigger).__name__}")
-        # A discounted moment is off the grid, so a server would reject its upload.
-        fits = self.positions is None or (self.reply_rule.single_learner and self.personal is None)
-        require(fits, "PositionDiscounts() needs the reply rule OneLearner() and no personal part")
         fits = not self.keeps_own_data or (isinstance(self.reply_rule, Asker) and self.personal is None)
         require(fits, "Trust() and ChangeDetection() need the reply rule Asker() and no personal part")
         # With the other order a download lacks the upload that the agent subtracts as its own data.
@@ -262,7 +257,7 @@ POLICIES: Mapping[str, Policy] = PolicyTable(
         Policy("oful", Everyone(), Never(), DownloadAndBuffer(),
                "one learner for all users, without exchanges", OneLearner()),
         Policy("c3-ucb", Everyone(), Never(), DownloadAndBuffer(),
-               "oful with lists and cascade feedback", OneLearner(), positions=PositionDiscounts()),
+               "oful with lists and cascade feedback", OneLearner()),
         Policy("dislinucb", Everyone(), SyncBudget(), DownloadAndBuffer(),
                "all agents synchronise when one of them has learned enough", AllAgents(),
                formulas=(Formula("budget", "T / (|U| d ln T)", compute_budget),)),

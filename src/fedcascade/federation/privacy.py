@@ -1,12 +1,8 @@
 """Private uploads: noise that an agent adds to its sums before they leave it (docs/explanation-privacy.md).
 
-Of each list only the first item is uploaded. It is always examined, so a list adds x x^T to the gram, c x to the moment
-and c to the clicks, whatever the click c in [0, 1] is; the number of lists is public. With ||x|| <= 1 each of the three
-changes by at most 1 in length. Uploads are disjoint and follow a fixed schedule, so each list is in one upload.
-
-Noise is discrete Gaussian on the grid of the sums (Canonne, Kamath, Steinke 2020). With standard deviations s_G, s_b
-and s_c, an upload has rho-zCDP for rho = (1/s_G^2 + 1/s_b^2 + 1/s_c^2) / 2, where entries of the gram beside its
-diagonal have half the variance: each counts twice in ||x x^T||.
+Of each list only the first item is uploaded, in one upload. Noise is discrete Gaussian on the grid of the sums: an
+upload has rho-zCDP for rho = (1/s_G^2 + 1/s_b^2 + 1/s_c^2) / 2 (Canonne, Kamath, Steinke 2020). Entries of the gram
+beside its diagonal have half the variance, because each counts twice in ||x x^T||.
 """
 
 import math
@@ -22,8 +18,7 @@ from numpy.typing import NDArray
 from fedcascade.checks import POSITIVE, PROBABILITY, require, require_known, whole_numbers
 from fedcascade.constants import Part, constant, describe_constants, enum_values
 from fedcascade.federation.messages import Upload
-from fedcascade.learning.noise import estimate_noise
-from fedcascade.learning.statistics import Statistics
+from fedcascade.learning.statistics import Statistics, estimate_noise
 from fedcascade.numerics import streams
 from fedcascade.numerics.grid import GRID
 from fedcascade.numerics.linear import pack_sums, unpack_sums

@@ -15,7 +15,7 @@ from fedcascade.federation.grouping.partition import Guard
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.elementary import exp, log
 from fedcascade.numerics.jit import jit, jit_no_refcount
-from fedcascade.numerics.lanes import LANES, factorise_lanes
+from fedcascade.numerics.lanes import LANES, factorise_lanes, measure_lane
 from fedcascade.numerics.linear import Matrix, Vector
 
 HALVINGS = 8  # weights of others' data are 1, 1/2, 1/4, ... 1/256 and 0
@@ -168,9 +168,5 @@ def _measure_evidence(
             workspace[i * (d + 2) * LANES + lane] += lanes.prior[lane]
     factorise_lanes(workspace, d)
     for lane in range(LANES):
-        square, log_det = 0.0, 0.0
-        for k in range(d):
-            solved = workspace[(k * (d + 1) + d) * LANES + lane]
-            square += solved * solved
-            log_det += log(workspace[k * (d + 2) * LANES + lane])
-        evidence[lane] = 0.5 * (square / variance - 2.0 * log_det + d * log(lanes.prior[lane]))
+        square, log_det = measure_lane(workspace[lane:], d)
+        evidence[lane] = 0.5 * (square / variance - log_det + d * log(lanes.prior[lane]))

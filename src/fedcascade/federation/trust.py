@@ -11,10 +11,9 @@ import numpy as np
 
 from fedcascade.checks import whole_numbers
 from fedcascade.constants import Part, constant
-from fedcascade.federation.own_data import OwnData
-from fedcascade.federation.rows import COUNTS
+from fedcascade.federation.own_data import COUNTS, OwnData
 from fedcascade.federation.sharing import average_weight
-from fedcascade.learning.noise import estimate_noise
+from fedcascade.learning.statistics import estimate_noise
 from fedcascade.numerics.jit import jit, jit_inline
 from fedcascade.numerics.linear import Matrix, Vector, unpack_sums
 
@@ -58,10 +57,8 @@ def split_download(
     total_gram, total_moment = np.empty_like(gram), np.empty_like(moment)
     unpack_sums(own.total, total_gram, total_moment)
     own.noise[0] = noise
-    for i in range(moment.size):
-        own.others_moment[i] = moment[i] - (total_moment[i] - pending_moment[i])
-        for j in range(moment.size):
-            own.others_gram[i, j] = gram[i, j] - (total_gram[i, j] - pending_gram[i, j])
+    own.others_moment[:] = moment - (total_moment - pending_moment)
+    own.others_gram[:] = gram - (total_gram - pending_gram)
 
 
 @jit
@@ -79,15 +76,12 @@ def weigh_others(
     for k in range(d):
         trace += own.others_gram[k, k]
     if trace != 0.0:
-        for i in range(d):
-            others_moment[i] = scale * own.others_moment[i]
-            for j in range(d):
-                others_gram[i, j] = scale * own.others_gram[i, j]
-            others_gram[i, i] += scale * rule.lambda_ - prior
+        others_gram, others_moment = scale * own.others_gram, scale * own.others_moment
+        for k in range(d):
+            others_gram[k, k] += scale * rule.lambda_ - prior
         weight = average_weight(total_gram, total_moment, others_gram, others_moment, noise, prior)
     own.weight[0], own.deviation[0] = weight, np.sqrt(noise)
-    for i in range(d):
-        moment[i] = total_moment[i] - pending_moment[i] + weight * others_moment[i]
-        for j in range(d):
-            gram[i, j] = total_gram[i, j] - pending_gram[i, j] + weight * others_gram[i, j]
-        gram[i, i] += prior - rule.lambda_
+    moment[:] = total_moment - pending_moment + weight * others_moment
+    gram[:] = total_gram - pending_gram + weight * others_gram
+    for k in range(d):
+        gram[k, k] += prior - rule.lambda_

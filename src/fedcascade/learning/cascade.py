@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedcascade.checks import require
-from fedcascade.numerics.grid import GRID
+from fedcascade.numerics.grid import round_to_nearest
 from fedcascade.numerics.jit import jit_within
 from fedcascade.numerics.linear import Vector
 
@@ -21,16 +21,6 @@ def find_first_click(attracted: ArrayLike) -> int | None:
     """
     hits = np.asarray(attracted).tolist()
     return hits.index(True) if True in hits else None
-
-
-def count_examined(length: int, click: int | None) -> int:
-    """Count the items that the user examined: up to the click, or all.
-
-    >>> count_examined(4, 1), count_examined(4, None)
-    (2, 4)
-    """
-    require(click is None or 0 <= click < length, f"click must be None or in 0..{length - 1}, got {click}")
-    return length if click is None else click + 1
 
 
 @dataclass(frozen=True)
@@ -73,7 +63,7 @@ def round_reward(reward: float) -> float:
     """
     is_number = isinstance(reward, int | float | np.integer | np.floating) and not isinstance(reward, bool)
     require(is_number and 0 <= reward <= 1, f"a reward must be a number in [0, 1], got {reward!r}")
-    return math.floor(float(reward) / GRID + 0.5) * GRID
+    return float(round_to_nearest(float(reward)))
 
 
 def split_reward(reward: float | Sequence[float] | None, clicks: int) -> tuple[float, ...]:
@@ -106,7 +96,8 @@ def follow_cascade(length: int, click: int | None) -> Examination:
     >>> follow_cascade(4, 1)
     Examination(examined=2, clicks=(1,), rewards=())
     """
-    return Examination(count_examined(length, click), () if click is None else (click,))
+    require(click is None or 0 <= click < length, f"click must be None or in 0..{length - 1}, got {click}")
+    return Examination(length) if click is None else Examination(click + 1, (click,))
 
 
 def examine(

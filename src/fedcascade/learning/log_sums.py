@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from fedcascade.checks import require
 from fedcascade.learning.click_log import MISSING, ClickLog
 from fedcascade.learning.statistics import Statistics
-from fedcascade.numerics.grid import GRID
+from fedcascade.numerics.grid import round_to_nearest
 from fedcascade.numerics.jit import jit
 from fedcascade.numerics.linear import Matrix, add_examined
 
@@ -25,7 +25,7 @@ class LogSums:
     def add(self, log: ClickLog, table: NDArray[np.float32] | None) -> None:
         """Add the examined positions of a batch; ``table`` has the features of all items unless the log has them."""
         self._grow(int(log.users.max(initial=-1)) + 1)
-        rewards = np.floor(log.values / GRID + 0.5) * GRID
+        rewards = round_to_nearest(log.values)
         listed = log.users, gather_features(log, table), log.clicks, log.count_looked(), rewards
         add_lists(self.gram, self.moment, self.counts, *listed)
         if log.rewards is not None:

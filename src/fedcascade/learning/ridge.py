@@ -65,12 +65,6 @@ def compute_log_det(gram: NDArray[np.float64], lambda_: float) -> float:
     return float(linear.compute_log_det(linear.factorise_shifted(gram, float(lambda_))))
 
 
-def pair_estimates(shared: Ridge, own: Ridge) -> LinearEstimate:
-    """Return the estimate of a shared and a personal part, each theta limited to length 1."""
-    theta = linear.limit_length(shared.theta) + linear.limit_length(own.theta)
-    return LinearEstimate(theta, shared.root, shared.log_det, shared.lambda_, own.root)
-
-
 def to_columns(features: ArrayLike) -> NDArray[np.float32]:
     """Convert features from one row per item to columns for compiled code; no copy if stored that way."""
     return np.ascontiguousarray(np.asarray(features, np.float32).T)

@@ -10,11 +10,31 @@ from numpy.typing import NDArray
 
 from fedcascade.checks import require
 from fedcascade.learning.cascade import Examination, follow_cascade
-from fedcascade.learning.discounts import add_listed
-from fedcascade.numerics.grid import GRID
-from fedcascade.numerics.linear import is_finite_symmetric
+from fedcascade.numerics.jit import jit_inline
+from fedcascade.numerics.linear import Features, Matrix, Vector, add_examined, is_finite_symmetric
 
+PRIOR_CLICKS, PRIOR_COUNT = 2.0, 4.0  # pseudo-counts of ``estimate_noise``: the variance starts at 1/4
+MIN_NOISE = 1e-3  # lower bound of the variance of a reward
 LARGEST_TOTAL = 500_000_000  # observations in one sum: float64 is exact for multiples of 2^-24 below 2^29
+
+
+@jit_inline
+def estimate_noise(count: float, reward: float) -> float:
+    """Estimate the variance of a reward from the number of examined items and the sum of their rewards.
+
+    For a mean of m it is at most m (1 - m), and equal to that for clicks worth 1.
+    """
+    rate = (reward + PRIOR_CLICKS) / (count + PRIOR_COUNT)
+    return max(MIN_NOISE, rate * (1.0 - rate))
+
+
+@jit_inline
+def add_listed(gram: Matrix, moment: Vector, listed: Features, examined: int, click: int, reward: float) -> None:
+    """Add a list to gram and moment, with the reward of its first click."""
+    add_examined(gram, listed, examined)
+    if click >= 0:
+        for k in range(moment.size):
+            moment[k] += reward * listed[click, k]
 
 
 @dataclass(eq=False)  # with Final fields: frozen=True would make the constructor three times as slow
@@ -83,23 +103,20 @@ class Statistics:
         sums = weight * self.gram, weight * self.moment
         return Statistics(*sums, count, clicks, rounds, weight * self.shortfall)
 
-    def observe(
-        self, listed: NDArray[np.float32], click: int | Examination | None, gammas: NDArray[np.float64] | None = None
-    ) -> "Statistics":
+    def observe(self, listed: NDArray[np.float32], click: int | Examination | None) -> "Statistics":
         """Return these statistics with one more list (Algorithm 2, lines 5 and 6).
 
         ``listed`` has the features of each position in a row. ``click`` is a position from 0, None, or an
-        ``Examination``. ``gammas`` are position discounts, if any.
+        ``Examination``.
         """
         if listed.ndim != 2 or listed.shape[1] != self.dimension:
             raise ValueError(f"listed must have shape (positions, {self.dimension}), got {listed.shape}")
         seen = click if isinstance(click, Examination) else follow_cascade(len(listed), click)
-        gram, moment, features = self.gram.copy(), self.moment.copy(), np.array(listed, np.float32)
+        gram, moment, features = self.gram.copy(), self.moment.copy(), np.ascontiguousarray(listed, np.float32)
         (click, reward), *others = seen.outcomes
-        add_listed(gram, moment, features, seen.examined, click, reward, gammas)
-        for position, reward in others:  # their features are discounted by now
-            weight = reward if gammas is None else math.floor(reward * gammas[position] / GRID) * GRID
-            moment += np.float64(weight) * features[position]
+        add_listed(gram, moment, features, seen.examined, click, reward)
+        for position, reward in others:
+            moment += np.float64(reward) * features[position]
         counts = self.count + seen.examined, self.clicks + len(seen.clicks), self.rounds + seen.rounds
         return Statistics(gram, moment, *counts, self.shortfall + len(seen.clicks) - seen.reward)
 

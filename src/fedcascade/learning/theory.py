@@ -6,13 +6,14 @@ t rounds with probability at most exp(-t p / 8).
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
 from fedcascade.checks import POSITIVE, require, require_integer, whole_numbers
 from fedcascade.constants import Checked, constant
-from fedcascade.learning.confidence import ProblemSize, Theory
+from fedcascade.learning.confidence import ProblemSize, Theory, describe_alpha_c
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 
@@ -61,34 +62,6 @@ def compute_lambda_tilde(lambda_x: float, sigma: float, items: int) -> float:
     return float(half * np.sum(weights * np.exp(power)))
 
 
-def compute_failure_probability(users: int, rounds: int) -> float:
-    """Compute delta = |U|^2 / T of the proof of Theorem 1."""
-    require(rounds > users**2, f"rounds must be > users^2 ({users**2}) for the theorem to apply, got {rounds}")
-    return users**2 / rounds
-
-
-def bound_rounds_to_separate(
-    problem: ProblemSize, assumptions: Assumptions, *, lambda_tilde: float, delta: float
-) -> float:
-    """Bound T_0: after T_0 rounds the estimates of all users, if uploaded, are within gamma / 2."""
-    if lambda_tilde <= math.sqrt(5e-324):  # its square would be 0
-        return math.inf
-    users, d = problem.users, problem.dimension
-    regular = 1024 / lambda_tilde**2 * math.log(512 * d / (lambda_tilde**2 * delta))
-    apart = 512 * d / (assumptions.gamma**2 * lambda_tilde) * math.log(4 * users / delta)
-    return bound_rounds_of_arrivals(problem, assumptions, max(regular, apart), delta)
-
-
-def bound_rounds_of_arrivals(problem: ProblemSize, assumptions: Assumptions, arrivals: float, delta: float) -> float:
-    """Bound the rounds until every user has arrived ``arrivals`` times, with probability 1 - delta / 4."""
-    return (16 * math.log(4 * problem.users * problem.rounds / delta) + 4 * arrivals) / assumptions.p_min
-
-
-def quote_rounds_until_auxiliary(problem: ProblemSize, assumptions: Assumptions, delta: float) -> float:
-    """Compute the paper's T_1: sqrt(1/delta) arrivals of every user, after which all have uploaded (Lemma 1.1)."""
-    return bound_rounds_of_arrivals(problem, assumptions, math.sqrt(1 / delta), delta)
-
-
 def bound_rounds_until_auxiliary(assumptions: Assumptions, delta: float, *, separated: float, p_scale: float) -> float:
     """Bound T_1 by our derivation: p_t falls in every round, not only in those of one user.
 
@@ -100,25 +73,6 @@ def bound_rounds_until_auxiliary(assumptions: Assumptions, delta: float, *, sepa
         return math.inf
     exponent = math.sqrt(math.log(start + 1) ** 2 + 3 * math.log(1 / delta) / (p_scale * assumptions.p_min))
     return math.exp(exponent) - separated if exponent < LARGEST_EXPONENT else math.inf
-
-
-def quote_rounds_until_forced(
-    problem: ProblemSize, assumptions: Assumptions, delta: float, *, separated: float
-) -> float:
-    """Compute the paper's T_1 of ForceComm: T_0 arrivals of every user, which at least double each count."""
-    return (16 * math.log(4 * problem.rounds / delta) + 4 * separated) / assumptions.p_min
-
-
-def bound_rounds_until_forced(
-    problem: ProblemSize, assumptions: Assumptions, delta: float, *, separated: float
-) -> float:
-    """Bound T_1 of ForceComm: by T_0 no user has arrived more than 2 p_max T_0 + 3 ln(4 |U| / delta) times.
-
-    As many more arrivals take every count past a power of two. By Bernstein's inequality, a binomial of mean m exceeds
-    2 m + 3 L with probability at most exp(-L).
-    """
-    arrived = 2 * assumptions.p_max * separated + 3 * math.log(4 * problem.users / delta)
-    return bound_rounds_of_arrivals(problem, assumptions, arrived, delta)
 
 
 def quote_determinant_exchanges(problem: ProblemSize, *, lambda_: float, alpha_c: float) -> float:
@@ -146,11 +100,6 @@ def bound_auxiliary_exchanges(rounds: int, p_scale: float) -> float:
     return p_scale * (math.log(rounds) + math.log(rounds) ** 2)
 
 
-def quote_forced_exchanges(users: int, rounds: int) -> float:
-    """Compute the paper's number of forced exchanges of ForceComm: |U| log2 T."""
-    return users * math.log2(rounds)
-
-
 def bound_forced_exchanges(users: int, rounds: int) -> float:
     """Bound the forced exchanges of ForceComm: |U| (1 + log2(T / |U|)).
 
@@ -159,52 +108,9 @@ def bound_forced_exchanges(users: int, rounds: int) -> float:
     return users * (1 + math.log2(max(rounds / users, 1.0)))
 
 
-def bound_learning_regret(
-    problem: ProblemSize, *, clusters: int, beta: float, lambda_: float, alpha_c: float, base: float = 2.0
-) -> float:
-    """Compute 2 d K |U| log2(1 + KT/lambda) + 4 beta sqrt(J + |U| alpha_c) sqrt(d K T ln(1 + KT/lambda)).
-
-    The log2 counts doublings. The last line of the paper's equation 25 has ln instead: ``base`` e.
-    """
-    users, d, seen = problem.users, problem.dimension, problem.list_length * problem.rounds
-    logs = math.log1p(seen / lambda_)
-    root = math.sqrt((clusters + users * alpha_c) * d * seen * logs)
-    return 2 * d * problem.list_length * users * logs / math.log(base) + 4 * beta * root
-
-
 def bound_regret_below(problem: ProblemSize, *, clusters: int) -> float:
     """Return the lower bound sqrt(d J T) on regret (Liu et al. 2022), without its constant."""
     return math.sqrt(problem.dimension * clusters * problem.rounds)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Guarantee:
-    """The terms of Theorem 1 for one problem."""
-
-    delta: float
-    beta: float
-    lambda_tilde: float
-    T_0: float
-    T_1: float
-    regret_learning: float
-    regret_failure: float
-    exchanges_determinant: float
-    exchanges_other: float
-
-    @property
-    def regret_partition(self) -> float:
-        """Regret until all users are grouped correctly, at most 1 per round."""
-        return self.T_0 + self.T_1
-
-    @property
-    def regret(self) -> float:
-        """Bound on Reg(T)."""
-        return self.regret_learning + self.regret_partition + self.regret_failure
-
-    @property
-    def exchanges(self) -> float:
-        """Bound on Com(T)."""
-        return self.exchanges_determinant + self.exchanges_other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,73 +118,138 @@ class Settings(Checked):
     """The constants of the policy in the theorem."""
 
     protocol: Protocol = "auxiliary"
-    lambda_: float = 4.0  # regulariser
-    alpha_c: float = 1.0  # an agent uploads when its determinant has grown by this factor plus one
+    lambda_: float = constant(4.0, meaning="regulariser of the ridge estimate", range=POSITIVE)
+    alpha_c: float = describe_alpha_c(1.0)
     p_scale: float = constant(3.0, meaning="scale of the random exchanges, p_scale ln(t) / t", range=POSITIVE)
-    noise: float = 0.5  # R of Lemma 1
+    noise: float = constant(0.5, meaning="R of Lemma 1", range=POSITIVE)
 
 
-def compute_guarantee(
-    problem: ProblemSize, assumptions: Assumptions, settings: Settings, source: Source = "derived"
-) -> Guarantee:
-    """Compute all terms of Theorem 1; ``problem`` has |U|, d, K and T.
+@dataclass(frozen=True)
+class Guarantee:
+    """The terms of Theorem 1 for a problem of |U|, d, K and T, by the paper's formulas or by ours where they differ.
 
     >>> sizes = ProblemSize(users=4, dimension=5, list_length=2, rounds=10_000)
     >>> means = {"gamma": 1.0, "lambda_x": 0.1, "sigma": 0.01}
     >>> assumed = Assumptions(users=4, clusters=2, items=10, p_min=0.25, p_max=0.25, **means)
     >>> for source in ("paper", "derived"):
-    ...     bound = compute_guarantee(sizes, assumed, Settings(), source)
+    ...     bound = Guarantee(sizes, assumed, Settings(), source)
     ...     print(round(bound.lambda_tilde, 4), round(bound.exchanges))
     0.0763 522
     0.0763 577
     """
-    users, rounds, J = problem.users, problem.rounds, assumptions.clusters
-    delta = compute_failure_probability(users, rounds)
-    tilde = compute_lambda_tilde(assumptions.lambda_x, assumptions.sigma, assumptions.items)
-    lambda_, alpha_c = settings.lambda_, settings.alpha_c
-    ridge = Ridge(Statistics.zero(problem.dimension), lambda_)
-    beta = Theory(alpha_c=alpha_c, noise=settings.noise, delta=delta).radius(ridge, problem)
-    separated = bound_rounds_to_separate(problem, assumptions, lambda_tilde=tilde, delta=delta)
-    exchanged = _compute_rounds_until_exchange(problem, assumptions, settings, source, delta, separated)
-    is_paper = source == "paper"
-    failure = 2 * delta + (users * delta**1.5 if settings.protocol == "auxiliary" else 0.0 if is_paper else delta / 4)
-    determinant = (
-        quote_determinant_exchanges(problem, lambda_=lambda_, alpha_c=alpha_c)
-        if is_paper
-        else bound_determinant_exchanges(problem, clusters=J, lambda_=lambda_, alpha_c=alpha_c)
-    )
-    return Guarantee(
-        delta=delta,
-        beta=beta,
-        lambda_tilde=tilde,
-        T_0=separated,
-        T_1=exchanged,
-        regret_learning=bound_learning_regret(
-            problem, clusters=J, beta=beta, lambda_=lambda_, alpha_c=alpha_c, base=math.e if is_paper else 2.0
-        ),
-        regret_failure=max(0.0, rounds - separated - exchanged) * failure,
-        exchanges_determinant=determinant,
-        exchanges_other=_compute_other_exchanges(problem, settings, source),
-    )
 
+    problem: ProblemSize
+    assumptions: Assumptions
+    settings: Settings
+    source: Source = "derived"
 
-def _compute_rounds_until_exchange(
-    problem: ProblemSize, assumptions: Assumptions, settings: Settings, source: Source, delta: float, separated: float
-) -> float:
-    """Compute T_1, the rounds after T_0 in which every agent has an exchange."""
-    match settings.protocol, source:
-        case "auxiliary", "paper":
-            return quote_rounds_until_auxiliary(problem, assumptions, delta)
-        case "auxiliary", _:
-            return bound_rounds_until_auxiliary(assumptions, delta, separated=separated, p_scale=settings.p_scale)
-        case _, "paper":
-            return quote_rounds_until_forced(problem, assumptions, delta, separated=separated)
-    return bound_rounds_until_forced(problem, assumptions, delta, separated=separated)
+    def __post_init__(self) -> None:
+        users, rounds = self.problem.users, self.problem.rounds
+        require(rounds > users**2, f"rounds must be > users^2 ({users**2}) for the theorem to apply, got {rounds}")
 
+    @property
+    def delta(self) -> float:
+        """delta = |U|^2 / T of the proof."""
+        return self.problem.users**2 / self.problem.rounds
 
-def _compute_other_exchanges(problem: ProblemSize, settings: Settings, source: Source) -> float:
-    """Compute the exchanges that are not caused by the determinant."""
-    if settings.protocol == "auxiliary":
-        return bound_auxiliary_exchanges(problem.rounds, settings.p_scale)
-    count = quote_forced_exchanges if source == "paper" else bound_forced_exchanges
-    return count(problem.users, problem.rounds)
+    @property
+    def beta(self) -> float:
+        """beta of Lemma 1."""
+        settings, nothing = self.settings, Statistics.zero(self.problem.dimension)
+        theory = Theory(alpha_c=settings.alpha_c, noise=settings.noise, delta=self.delta)
+        return theory.radius(Ridge(nothing, settings.lambda_), self.problem)
+
+    @cached_property
+    def lambda_tilde(self) -> float:
+        return compute_lambda_tilde(self.assumptions.lambda_x, self.assumptions.sigma, self.assumptions.items)
+
+    @property
+    def T_0(self) -> float:  # noqa: N802 (the paper's name)
+        """Rounds until the estimates of all users, if uploaded, are within gamma / 2."""
+        tilde, users, d = self.lambda_tilde, self.problem.users, self.problem.dimension
+        if tilde <= math.sqrt(5e-324):  # its square would be 0
+            return math.inf
+        regular = 1024 / tilde**2 * math.log(512 * d / (tilde**2 * self.delta))
+        apart = 512 * d / (self.assumptions.gamma**2 * tilde) * math.log(4 * users / self.delta)
+        return self._count_rounds(max(regular, apart))
+
+    def _count_rounds(self, arrivals: float) -> float:
+        """Bound the rounds until every user has arrived that many times, with probability 1 - delta / 4."""
+        logs = math.log(4 * self.problem.users * self.problem.rounds / self.delta)
+        return (16 * logs + 4 * arrivals) / self.assumptions.p_min
+
+    @property
+    def T_1(self) -> float:  # noqa: N802
+        """Rounds after T_0 in which every agent has an exchange.
+
+        Paper: sqrt(1/delta) arrivals of every user (Lemma 1.1); with ForceComm T_0 arrivals, which at least double each
+        count. Ours for ForceComm: by T_0 no user has arrived more than 2 p_max T_0 + 3 ln(4 |U| / delta) times, and as
+        many more arrivals take every count past a power of two. By Bernstein's inequality, a binomial of mean m exceeds
+        2 m + 3 L with probability at most exp(-L).
+        """
+        assumptions, delta = self.assumptions, self.delta
+        match self.settings.protocol, self.source:
+            case "auxiliary", "paper":
+                return self._count_rounds(math.sqrt(1 / delta))
+            case "auxiliary", _:
+                return bound_rounds_until_auxiliary(
+                    assumptions, delta, separated=self.T_0, p_scale=self.settings.p_scale
+                )
+            case _, "paper":
+                return (16 * math.log(4 * self.problem.rounds / delta) + 4 * self.T_0) / assumptions.p_min
+        return self._count_rounds(2 * assumptions.p_max * self.T_0 + 3 * math.log(4 * self.problem.users / delta))
+
+    @property
+    def regret_learning(self) -> float:
+        """Compute 2 d K |U| log2(1 + KT/lambda) + 4 beta sqrt(J + |U| alpha_c) sqrt(d K T ln(1 + KT/lambda)).
+
+        The log2 counts doublings. The last line of the paper's equation 25 has ln instead.
+        """
+        users, d, K = self.problem.users, self.problem.dimension, self.problem.list_length
+        seen, base = K * self.problem.rounds, math.e if self.source == "paper" else 2.0
+        logs = math.log1p(seen / self.settings.lambda_)
+        root = math.sqrt((self.assumptions.clusters + users * self.settings.alpha_c) * d * seen * logs)
+        return 2 * d * K * users * logs / math.log(base) + 4 * self.beta * root
+
+    @property
+    def regret_partition(self) -> float:
+        """Regret until all users are grouped correctly, at most 1 per round."""
+        return self.T_0 + self.T_1
+
+    @property
+    def regret_failure(self) -> float:
+        """Regret of the rounds after that if the bounds of Lemma 1 or T_1 fail."""
+        match self.settings.protocol, self.source:
+            case "auxiliary", _:
+                late: float = self.problem.users * self.delta**1.5
+            case _, "paper":
+                late = 0.0
+            case _:
+                late = self.delta / 4
+        return max(0.0, self.problem.rounds - self.regret_partition) * (2 * self.delta + late)
+
+    @property
+    def regret(self) -> float:
+        """Bound on Reg(T)."""
+        return self.regret_learning + self.regret_partition + self.regret_failure
+
+    @property
+    def exchanges_determinant(self) -> float:
+        """Bound on the exchanges by the determinant (equation 37)."""
+        constants = {"lambda_": self.settings.lambda_, "alpha_c": self.settings.alpha_c}
+        if self.source == "paper":
+            return quote_determinant_exchanges(self.problem, **constants)
+        return bound_determinant_exchanges(self.problem, clusters=self.assumptions.clusters, **constants)
+
+    @property
+    def exchanges_other(self) -> float:
+        """Bound on the random exchanges (equation 38), or on the forced ones; the paper has |U| log2(T) of these."""
+        users, rounds = self.problem.users, self.problem.rounds
+        if self.settings.protocol == "auxiliary":
+            return bound_auxiliary_exchanges(rounds, self.settings.p_scale)
+        return users * math.log2(rounds) if self.source == "paper" else bound_forced_exchanges(users, rounds)
+
+    @property
+    def exchanges(self) -> float:
+        """Bound on Com(T)."""
+        return self.exchanges_determinant + self.exchanges_other

@@ -5,12 +5,15 @@ exactly below 2^29. Up to there a gram or a moment has the same bits in any orde
 subtraction is exact (decision 9).
 """
 
+from typing import TypeVar
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import require
-from fedcascade.numerics.jit import jit
+from fedcascade.numerics.jit import jit, jit_within
 
+Reward = TypeVar("Reward", float, NDArray[np.float64])
 GRID = 2.0**-12
 PER_UNIT = np.float32(1.0 / GRID)
 _GRID = np.float32(GRID)
@@ -20,6 +23,13 @@ _GRID = np.float32(GRID)
 def truncate_steps(steps: np.float32) -> np.float32:
     """Round a number of grid steps, which must fit into 32 bits, toward zero, and return that feature."""
     return np.float32(np.int32(steps)) * _GRID
+
+
+@jit_within
+def round_to_nearest(reward: Reward) -> Reward:
+    """Round a reward, or an array of them, to the nearest multiple of ``GRID``; halves go up."""
+    rounded: Reward = np.floor(reward / GRID + 0.5) * GRID
+    return rounded
 
 
 def round_to_grid(features: ArrayLike) -> NDArray[np.float32]:

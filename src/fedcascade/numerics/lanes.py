@@ -13,6 +13,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import overload
 
+from fedcascade.numerics.elementary import log
 from fedcascade.numerics.jit import jit_inline
 from fedcascade.numerics.linear import Vector
 from fedcascade.numerics.simd import call_llvm, make_intrinsic
@@ -83,3 +84,14 @@ def factorise_lanes(workspace: Vector, d: int) -> None:
         for i in range(k + 1, d):
             for j in range(i, d + 1):
                 subtract_product(workspace, i * row + j * LANES, top + i * LANES, top + j * LANES)
+
+
+@jit_inline
+def measure_lane(lane: Vector, d: int) -> tuple[float, float]:
+    """Return the squared length of a factorised lane's last column, and ln det of its matrix; ``lane`` is its slice."""
+    square, log_det = 0.0, 0.0
+    for k in range(d):
+        solved = lane[(k * (d + 1) + d) * LANES]
+        square += solved * solved
+        log_det += log(lane[k * (d + 2) * LANES])
+    return square, 2.0 * log_det

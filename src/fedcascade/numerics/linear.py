@@ -271,13 +271,19 @@ def unpack_sums(row: Vector, gram: Matrix, moment: Vector) -> None:
         moment[i] = row[k + i]
 
 
+@jit_inline
+def multiply(left: Vector, right: Vector) -> float:
+    """Compute the inner product of two vectors, summed in order."""
+    total = 0.0
+    for k in range(left.size):
+        total += left[k] * right[k]
+    return total
+
+
 @jit
 def limit_length(vector: Vector) -> Vector:
     """Return the vector, scaled to length 1 if it is longer."""
-    square = 0.0
-    for value in vector:
-        square += value * value
-    limited: Vector = vector / np.sqrt(max(square, 1.0))
+    limited: Vector = vector / np.sqrt(max(multiply(vector, vector), 1.0))
     return limited
 
 
@@ -293,9 +299,7 @@ def normalise_rows(rows: Matrix) -> Matrix:
 @jit_inline
 def _normalise(vector: Vector) -> None:
     """Scale a vector to length 1, in place."""
-    square = 0.0
-    for value in vector:
-        square += value * value
+    square = multiply(vector, vector)
     for k in range(vector.size):
         vector[k] /= np.sqrt(square)
 

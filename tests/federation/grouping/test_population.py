@@ -11,7 +11,6 @@ from fedcascade.federation.grouping.partition import relabel_canonically
 from fedcascade.federation.grouping.population.gaussian import (
     Gaussian,
     make_gaussian,
-    make_workspace,
     measure_evidence,
     measure_joints,
     to_statistics,
@@ -27,9 +26,8 @@ from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES, Policy
 from fedcascade.federation.server import Server
 from fedcascade.federation.sharing import Sharing
-from fedcascade.learning.noise import estimate_noise
 from fedcascade.learning.ridge import Ridge
-from fedcascade.learning.statistics import Statistics
+from fedcascade.learning.statistics import Statistics, estimate_noise
 from fedcascade.numerics.grid import round_to_grid
 
 from .plays import check_groups
@@ -66,11 +64,11 @@ def test_evidence_of_eight_users_at_a_time_has_the_same_bits(places: list[int]) 
     random = np.random.default_rng(3)
     held = [draw_data(random, KINDS[k % 3], 10 + k) for k in range(11)]
     grams, moments = np.array([each.gram for each in held]), np.array([each.moment for each in held])
-    base, work = make_gaussian(KINDS[0] / 3, np.diag([0.5, 0.2, 0.1]), 0.2), make_workspace(D)
+    base = make_gaussian(KINDS[0] / 3, np.diag([0.5, 0.2, 0.1]), 0.2)
     for share in (0.0, 1.0):
         data = grams[5], moments[5]
-        single = [measure_evidence(*data, share, grams[k], moments[k], base, work) for k in places]
-        assert measure_joints(data, share, grams, moments, np.array(places), base, work).tolist() == single
+        single = [measure_evidence(*data, share, grams[k], moments[k], base) for k in places]
+        assert measure_joints(data, share, grams, moments, np.array(places), base).tolist() == single
 
 
 def play(thetas: Array, sweeps: int, rounds: int = 30, policy: Policy = OURS, seed: int = 5) -> Server:
@@ -110,22 +108,22 @@ def test_evidence_differs_between_priors_as_the_normal_marginal_likelihood_does(
     gram, moment, found, expected = x.T @ x, x.T @ clicks, [], []
     for _ in range(4):
         base = draw_gaussian(random, variance)
-        found.append(measure_evidence(gram, moment, 0.0, gram, moment, base, make_workspace(D)))
+        found.append(measure_evidence(gram, moment, 0.0, gram, moment, base))
         covariance = x @ base.covariance @ x.T + variance * np.eye(12)
         rest = clicks - x @ base.mean
         expected.append(-0.5 * (rest @ np.linalg.solve(covariance, rest) + np.linalg.slogdet(covariance)[1]))
     assert max(expected) - min(expected) > 1.0
     np.testing.assert_allclose(np.diff(found), np.diff(expected), rtol=1e-9)
     nothing = np.zeros((D, D)), np.zeros(D)
-    assert measure_evidence(*nothing, 0.0, *nothing, base, make_workspace(D)) == pytest.approx(0.0, abs=1e-12)
+    assert measure_evidence(*nothing, 0.0, *nothing, base) == pytest.approx(0.0, abs=1e-12)
 
 
 def test_evidence_of_two_users_together_is_that_of_their_sum() -> None:
-    random, work = np.random.default_rng(3), make_workspace(D)
+    random = np.random.default_rng(3)
     base, one, two = draw_gaussian(random), *(draw_data(random, theta, 20) for theta in KINDS[:2])
     both = one.scale(0.5) + two
-    joint = measure_evidence(one.gram, one.moment, 0.5, two.gram, two.moment, base, work)
-    assert joint == pytest.approx(measure_evidence(both.gram, both.moment, 0.0, both.gram, both.moment, base, work))
+    joint = measure_evidence(one.gram, one.moment, 0.5, two.gram, two.moment, base)
+    assert joint == pytest.approx(measure_evidence(both.gram, both.moment, 0.0, both.gram, both.moment, base))
 
 
 def make_two_groups(random: np.random.Generator) -> Groups:
@@ -143,7 +141,7 @@ def test_matched_moments_are_those_of_the_mixture(least: int) -> None:
     random = np.random.default_rng(4)
     base, groups = draw_gaussian(random), make_two_groups(random)
     weights = np.array([0.0, 0.5, 0.2, 0.0, 0.3])
-    mean, covariance = match_moments(groups, weights, 1.05 * base.covariance, least, base, make_workspace(D))
+    mean, covariance = match_moments(groups, weights, 1.05 * base.covariance, least, base)
     shares, means, covariances = [0.3], [base.mean], [(1 + 1 / 20) * base.covariance]
     for slot in (1, 2) if least <= 3 else ():
         inverse = np.linalg.inv(groups.gram[slot] + base.precision)
@@ -179,10 +177,9 @@ def test_groups_are_the_weighted_sums_of_their_members(policy: Policy, kinds: in
         assert groups.group.members.max() > 2, "there must be groups, or this test shows little"
     if policy is GUARDED:
         assert groups.shares.min() < 1.0
-    work = make_workspace(D)
     for slot in np.flatnonzero(groups.group.size):
         gram, moment = groups.group.gram[slot], groups.group.moment[slot]
-        evidence = measure_evidence(gram, moment, 0.0, gram, moment, groups.base, work)
+        evidence = measure_evidence(gram, moment, 0.0, gram, moment, groups.base)
         assert groups.group.evidence[slot] == pytest.approx(evidence, abs=1e-6)
 
 

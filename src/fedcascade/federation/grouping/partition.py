@@ -31,6 +31,13 @@ class Guard(NamedTuple):
     min_others: int  # with fewer other agents, an answer holds the agent's own data alone
     max_weight: float  # most data of one other agent, in medians
 
+    def compute_limit(self, median: int, agents: int) -> float:
+        """Return the most observations of one agent that count, if the median count has ``median`` bits.
+
+        All agents together count at most ``LARGEST_TOTAL`` / 2, so that the sum can be solved however many upload.
+        """
+        return min(float(self.max_weight * 2.0**median), LARGEST_TOTAL / (2.0 * max(1, agents)))
+
 
 NO_GUARD = Guard(0, math.inf)
 
@@ -85,10 +92,8 @@ def subtract_excess(
         count = held.observations[member]
         if count > limit and member != agent and _is_among(groups, labels[member]):
             share = 1.0 - limit / count
-            for j in range(moment.size):
-                moment[j] -= share * held.moment[member, j]
-                for k in range(moment.size):
-                    gram[j, k] -= share * held.gram[member, j, k]
+            moment -= share * held.moment[member]
+            gram -= share * held.gram[member]
             fallen[0] += int(share * count)
             fallen[1] += int(share * held.clicks[member])
             fallen[2] += int(share * held.rounds[member])
@@ -175,8 +180,7 @@ class Partition:
     def sum_groups(self, agent: int, groups: Labels) -> Statistics:
         """Sum distinct groups, the agent's own among them, for an answer to ``agent``.
 
-        A guard limits the weight of each other agent, and excludes all of them if they are too few. It also limits the
-        weight of all others together to ``LARGEST_TOTAL`` / 2, so that however many upload, the sum can be solved.
+        A guard limits the weight of each other agent, and excludes all of them if they are too few.
         """
         total = self.pools[int(groups[0])]
         for label in groups[1:].tolist():
@@ -187,7 +191,7 @@ class Partition:
         others, median, heaviest = measure_members(agent, groups, self.labels, held.count)
         if others < self.guard.min_others:
             return held[agent]
-        limit = min(float(self.guard.max_weight * 2.0**median), LARGEST_TOTAL / (2.0 * max(1, others)))
+        limit = self.guard.compute_limit(median, others)
         if heaviest <= limit:
             return total
         gram, moment = total.gram.copy(), total.moment.copy()

@@ -7,8 +7,7 @@ sent. It is rounded, and stored, so that all servers of a store send the same on
 import msgspec
 import numpy as np
 
-from fedcascade.learning.noise import estimate_noise
-from fedcascade.learning.statistics import Statistics
+from fedcascade.learning.statistics import Statistics, estimate_noise
 from fedcascade.service.protocol import wire
 from fedcascade.service.store.contract import SettingStore
 

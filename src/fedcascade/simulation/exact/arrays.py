@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 
 from fedcascade.environments.behaviours import CompiledBehaviour, Logistic
 from fedcascade.federation.changes import CompiledDetection
-from fedcascade.federation.own_data import OwnData
-from fedcascade.federation.rows import Rows
+from fedcascade.federation.own_data import OwnData, Rows
 from fedcascade.federation.trust import CompiledTrust
 from fedcascade.learning.confidence import BetaTerms
 from fedcascade.learning.exploration import GREEDY
@@ -52,7 +51,6 @@ class CompiledPolicy(NamedTuple):
     length: int
     alpha: float  # of the oracle
     limits: CompiledLimits | None  # of the oracle; None for top-k
-    gammas: NDArray[np.float64] | None  # position discounts; None without
     triggers: NDArray[np.int64]
     levels: NDArray[np.float64]
     bounds: NDArray[np.float64]  # a determinant cannot exceed its level while SQUARED_WIDTHS is below this

@@ -6,10 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.federation.messages import Cause, Downloads, Upload
-from fedcascade.federation.own_data import OwnData
+from fedcascade.federation.own_data import OwnData, Row, compute_width, unpack_row
 from fedcascade.federation.own_data_keeper import OwnDataKeeper, make_policy_data
 from fedcascade.federation.privacy import SimulatedNoise
-from fedcascade.federation.rows import Row, compute_width, unpack_row
 from fedcascade.federation.warm_start import check_warm_start, feed_server
 from fedcascade.learning.log_sums import LogSums
 from fedcascade.learning.ridge import Ridge

@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 from fedcascade.environments import draws
 from fedcascade.environments.behaviours import CompiledBehaviour, apply_link, fade_weight, is_continued, is_examined
 from fedcascade.federation.changes import CompiledDetection, follow_list
-from fedcascade.federation.own_data import OwnData, add_list
-from fedcascade.federation.rows import COUNTS, Rows
+from fedcascade.federation.own_data import COUNTS, OwnData, Rows, add_list
 from fedcascade.federation.triggers import compute_auxiliary_probability
 from fedcascade.federation.trust import CompiledTrust, is_due, weigh_others
 from fedcascade.learning.cascade import compute_expected_value
 from fedcascade.learning.confidence import compute_beta
-from fedcascade.learning.discounts import add_listed
+from fedcascade.learning.statistics import add_listed
 from fedcascade.numerics import linear, streams
 from fedcascade.numerics.grid import GRID
 from fedcascade.numerics.jit import fetch_and_increment, jit_inline, jit_no_refcount
@@ -127,7 +126,7 @@ def follow_user(
     if follow_list(mine, detection, scratch.listed_features, examined, click, reward, state.theta, state.root):
         return CHANGED
     moment = mine.total[counts - state.theta.size : counts]
-    clicks = _add_other_clicks(simulation.environment.behaviour, moment, None, scratch, click, examined)
+    clicks = _add_other_clicks(simulation.environment.behaviour, moment, scratch, click, examined)
     mine.total[counts + 1] += clicks - int(click >= 0)
     mine.total[counts + 2] += max(1, clicks) - 1
     return _weigh_if_due(mine, trust, simulation.policy, state, scratch)
@@ -207,7 +206,7 @@ def play_round(
     for position in range(seen[1]):
         width = np.sqrt(np.float64(scratch.squared_width[scratch.selected[position]])) + policy.slack
         state.numbers[arrays.SQUARED_WIDTHS] += width * width
-    learn_list(environment.behaviour, policy, state, scratch, seen)
+    learn_list(environment.behaviour, state, scratch, seen)
     return seen
 
 
@@ -222,14 +221,12 @@ def show_round(
 
 
 @jit_inline
-def learn_list(
-    behaviour: CompiledBehaviour | None, policy: CompiledPolicy, state: AgentState, scratch: Scratch, seen: Seen
-) -> None:
+def learn_list(behaviour: CompiledBehaviour | None, state: AgentState, scratch: Scratch, seen: Seen) -> None:
     """Add a list to the buffer."""
     click, examined, reward = seen
     gram, moment = state.buffer_gram, state.buffer_moment
-    add_listed(gram, moment, scratch.listed_features, examined, click, reward, policy.gammas)
-    clicks = _add_other_clicks(behaviour, moment, policy.gammas, scratch, click, examined)
+    add_listed(gram, moment, scratch.listed_features, examined, click, reward)
+    clicks = _add_other_clicks(behaviour, moment, scratch, click, examined)
     count_round(state, seen, clicks)
 
 
@@ -349,9 +346,8 @@ def _draw_reward(
 
 @jit_inline
 def _add_other_clicks(
-    behaviour: CompiledBehaviour | None, moment: linear.Vector, gammas: linear.Vector | None, scratch: Scratch,
-    first: int, examined: int,
-) -> int:  # fmt: skip
+    behaviour: CompiledBehaviour | None, moment: linear.Vector, scratch: Scratch, first: int, examined: int
+) -> int:
     """Add all clicks after the ``first`` to ``moment``, as ``Statistics.observe`` does; return the number of clicks."""
     clicks = int(first >= 0)
     if behaviour is not None:
@@ -359,8 +355,7 @@ def _add_other_clicks(
             if first >= 0 and scratch.clicked[position]:
                 clicks += 1
                 for k in range(moment.size):
-                    value = scratch.listed_features[position, k]
-                    moment[k] += value if gammas is None else gammas[position] * value
+                    moment[k] += scratch.listed_features[position, k]
     return clicks
 
 

@@ -10,7 +10,6 @@ from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.ratings import Ratings
@@ -25,7 +24,6 @@ from fedcascade.federation.privacy import Unit
 from fedcascade.federation.replies import AllAgents, Asker, Lagging, LocalServers, OnArrival, OneLearner
 from fedcascade.federation.trust import CompiledTrust, Trust
 from fedcascade.learning.confidence import BetaTerms, Confidence, Constant, Oful, ProblemSize, Theory
-from fedcascade.learning.discounts import PositionDiscounts
 from fedcascade.learning.exploration import EpsilonMixed, PlackettLuce
 from fedcascade.learning.knapsack import Budget
 from fedcascade.learning.oracles import Oracle, PerCategory, TopK
@@ -117,10 +115,6 @@ REPLY_RULES: dict[type, RoundOrder] = {
     OnArrival: RoundOrder.ON_ARRIVAL,
     LocalServers: RoundOrder.ON_ARRIVAL,
 }
-POSITIONS: dict[type, Callable[[Any, int], NDArray[np.float64] | None]] = {
-    type(None): lambda *_: None,
-    PositionDiscounts: lambda positions, length: None if positions.discount == 1 else positions.compute_gammas(length),
-}
 TRUSTS: dict[type, Callable[[Any, float], CompiledTrust | None]] = {type(None): lambda *_: None, Trust: Trust.compile}
 DETECTIONS: dict[type, Callable[[Any], CompiledDetection | None]] = {
     type(None): lambda _: None,
@@ -148,7 +142,6 @@ def _list_unsupported(scenario: Scenario) -> Iterator[str]:
         ("decision", "DECISIONS", DECISIONS, policy.decision),
         *(("trigger", "TRIGGERS", TRIGGERS, trigger) for trigger in joined),
         ("reply rule", "REPLY_RULES", REPLY_RULES, policy.reply_rule),
-        ("position discounts", "POSITIONS", POSITIONS, policy.positions),
         ("personal part", "PERSONAL_PARTS", PERSONAL_PARTS, policy.personal),
         ("trust", "TRUSTS", TRUSTS, policy.trust),
         ("change detection", "DETECTIONS", DETECTIONS, policy.changes),
@@ -211,7 +204,6 @@ def compile_policy(policy: Policy, oracle: Oracle, problem: ProblemSize) -> arra
         length=oracle.length,
         alpha=oracle.alpha,
         limits=lower(ORACLES, oracle)(oracle),
-        gammas=lower(POSITIONS, policy.positions)(policy.positions, oracle.length),
         triggers=np.array([trigger.kind for trigger in checked], np.int64),
         levels=levels,
         bounds=d * np.expm1(levels * (1.0 - 1e-9) / d),

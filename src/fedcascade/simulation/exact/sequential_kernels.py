@@ -130,7 +130,7 @@ def _learn_list(simulation: CompiledSimulation, lists: OpenLists, shown: int, t:
     if has_personal:
         _split_rewards(policy, state, simulation.personal, agent, scratch.listed_features, seen)
     else:
-        kernels.learn_list(simulation.environment.behaviour, policy, state, scratch, seen)
+        kernels.learn_list(simulation.environment.behaviour, state, scratch, seen)
     kernels.keep_first(simulation.first, agent, scratch, seen)
     state.numbers[arrays.SQUARED_WIDTHS] = np.inf  # the widths under the present download are unknown
     detection, trust = policy.detection, policy.trust

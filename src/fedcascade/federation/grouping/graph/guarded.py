@@ -1,9 +1,8 @@
-"""A heterogeneity graph in which agents with little data do not connect groups.
+"""A heterogeneity graph in which agents with little data do not connect groups, so that idle agents join no clusters.
 
-In the paper every path connects. No data refute the edges of an idle agent, so it alone keeps all clusters in one
-group. Here agents are processed by amount of data, the heaviest first. An agent that fits two groups, each with an
-agent of much more data, does not join them: it is a *leaf*. A leaf is answered with the sums of all groups that it
-fits, as in the paper, and is a member of the nearest one.
+Agents are processed by amount of data, the heaviest first. An agent that fits two groups, each with an agent of much
+more data, does not join them: it is a *leaf*. A leaf is answered with the sums of all groups that it fits, as in the
+paper, and is a member of the nearest one.
 """
 
 from dataclasses import dataclass

@@ -5,9 +5,9 @@ import numpy as np
 from fedcascade.federation.grouping.population.gaussian import (
     Gaussian,
     Indices,
-    Workspace,
-    invert_factor,
-    invert_into,
+    dot,
+    invert,
+    invert_factor_into,
     make_gaussian,
     measure_evidence,
     solve_mean,
@@ -22,54 +22,34 @@ MAX_SQUARED_DISTANCE = 2.0  # per dimension; users farther from m have less weig
 
 
 @jit
-def fit_population(users: Users, chosen: Indices, base: Gaussian, work: Workspace) -> tuple[Gaussian, Matrix]:
+def fit_population(users: Users, chosen: Indices, base: Gaussian) -> tuple[Gaussian, Matrix]:
     """Fit N(m, T) to the chosen users, starting from ``base``, and return it with the covariance of m.
 
     The prior of m is N(0, I / d). Its posterior precision is d I plus the sum over users of (T + v S^-1)^-1. For a
     user with posterior covariance C, that term is T^-1 - T^-1 C T^-1.
     """
     d = base.mean.size
-    isotropic = d + ISOTROPIC_USERS
-    uncertainty, precision = np.zeros((d, d)), np.zeros((d, d))
+    isotropic, precision = d + ISOTROPIC_USERS, np.zeros((d, d))
     for _ in range(ITERATIONS):
         spread, left = np.zeros((d, d)), np.zeros((d, d))
-        gradient, weight = np.zeros(d), 0.0
+        gradient, weight, trace = np.zeros(d), 0.0, 0.0
         for user in chosen:
-            weight += add_posterior(users, user, base, work, spread, left, gradient)
-        information, mean, trace = base.information, base.mean.copy(), 0.0
+            weight += add_posterior(users, user, base, spread, left, gradient)
+        precision = weight * base.information
         for i in range(d):
-            trace += base.covariance[i, i]
-            for j in range(d):
-                precision[i, j] = weight * information[i, j]
             precision[i, i] += d
-        invert_into(precision, uncertainty, work.upper, work.root)
-        pull = dot(information, gradient) - d * base.mean
-        step = dot(uncertainty, pull)
-        covariance = np.zeros((d, d))
+            trace += base.covariance[i, i]
+        uncertainty, _ = invert(precision)
+        step = dot(uncertainty, dot(base.information, gradient) - d * base.mean)
+        shift = np.outer(weight * step, step) - np.outer(gradient, step) - np.outer(step, gradient)
+        covariance = (left + left.T + spread + spread.T) / 2 + shift
         for i in range(d):
-            mean[i] += step[i]
-            covariance[i, i] = isotropic * trace / d
-            for j in range(d):
-                shift = weight * step[i] * step[j] - gradient[i] * step[j] - step[i] * gradient[j]
-                covariance[i, j] += (left[i, j] + left[j, i] + spread[i, j] + spread[j, i]) / 2 + shift
-                covariance[i, j] /= isotropic + weight
-        known = sandwich(information, left)
-        for i in range(d):
-            for j in range(d):
-                precision[i, j] -= (known[i, j] + known[j, i]) / 2
-        base = make_gaussian(mean, covariance, base.variance)
-    invert_into(precision, uncertainty, work.upper, work.root)
+            covariance[i, i] += isotropic * trace / d
+        known = sandwich(base.information, left)
+        precision -= (known + known.T) / 2
+        base = make_gaussian(base.mean + step, covariance / (isotropic + weight), base.variance)
+    uncertainty, _ = invert(precision)
     return base, uncertainty
-
-
-@jit
-def dot(matrix: Matrix, vector: Vector) -> Vector:
-    """Return the product of a matrix and a vector, summed in order."""
-    product = np.zeros(vector.size)
-    for i in range(vector.size):
-        for j in range(vector.size):
-            product[i] += matrix[i, j] * vector[j]
-    return product
 
 
 @jit
@@ -84,19 +64,17 @@ def sandwich(outer: Matrix, inner: Matrix) -> Matrix:
 
 
 @jit_no_refcount
-def add_posterior(
-    users: Users, user: int, base: Gaussian, work: Workspace, spread: Matrix, left: Matrix, gradient: Vector
-) -> float:
+def add_posterior(users: Users, user: int, base: Gaussian, spread: Matrix, left: Matrix, gradient: Vector) -> float:
     """Add a user's posterior under the population, and return its weight.
 
     ``left`` sums covariances, ``gradient`` deviations from the mean, and ``spread`` their squares.
     """
-    d, distance = gradient.size, 0.0
+    d, distance, work = gradient.size, 0.0, base.work
     away = work.residual
     gram, moment, share = users.gram[user], users.moment[user], users.shares[user]
-    measure_evidence(gram, moment, share - 1.0, gram, moment, base, work)
+    measure_evidence(gram, moment, share - 1.0, gram, moment, base)
     solve_mean(work)
-    invert_factor(work)
+    invert_factor_into(work.upper, work.root, work.inverse)
     for i in range(d):
         away[i] = work.theta[i] - base.mean[i]
     for i in range(d):

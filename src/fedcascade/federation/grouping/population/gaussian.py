@@ -11,24 +11,11 @@ from numpy.typing import NDArray
 from fedcascade.numerics import linear
 from fedcascade.numerics.elementary import log
 from fedcascade.numerics.jit import jit, jit_no_refcount
-from fedcascade.numerics.lanes import LANES, factorise_lanes
+from fedcascade.numerics.lanes import LANES, factorise_lanes, measure_lane
 from fedcascade.numerics.linear import Matrix, Vector
 
 Indices = NDArray[np.int64]
 Cube = NDArray[np.float64]  # one matrix per group
-
-
-class Gaussian(NamedTuple):
-    """The population N(m, T), with precomputed terms of the evidence."""
-
-    mean: Vector
-    covariance: Matrix
-    information: Matrix  # T^-1
-    precision: Matrix  # v T^-1
-    pull: Vector  # v T^-1 m
-    variance: float  # v
-    square: float  # v m' T^-1 m
-    log_det: float  # ln det(v T^-1)
 
 
 class Workspace(NamedTuple):
@@ -42,6 +29,20 @@ class Workspace(NamedTuple):
     theta: Vector
     residual: Vector
     lanes: Vector  # for eight users, as ``factorise_lanes`` wants it
+
+
+class Gaussian(NamedTuple):
+    """The population N(m, T), with precomputed terms of the evidence, and scratch memory."""
+
+    mean: Vector
+    covariance: Matrix
+    information: Matrix  # T^-1
+    precision: Matrix  # v T^-1
+    pull: Vector  # v T^-1 m
+    variance: float  # v
+    square: float  # v m' T^-1 m
+    log_det: float  # ln det(v T^-1)
+    work: Workspace
 
 
 @jit
@@ -65,42 +66,44 @@ def invert_factor_into(upper: Matrix, root: Matrix, inverse: Matrix) -> None:
 
 
 @jit
-def invert_into(matrix: Matrix, inverse: Matrix, upper: Matrix, root: Matrix) -> float:
-    """Fill ``inverse`` with the inverse of a positive definite matrix, and return the matrix's ln det."""
-    for i in range(matrix.shape[0]):
-        for j in range(matrix.shape[0]):
-            upper[i, j] = matrix[i, j]
+def invert(matrix: Matrix) -> tuple[Matrix, float]:
+    """Return the inverse of a positive definite matrix, and the matrix's ln det."""
+    upper, inverse = matrix.copy(), np.empty_like(matrix)
     linear.factorise(upper)
-    invert_factor_into(upper, root, inverse)
-    return linear.compute_log_det(upper)
+    invert_factor_into(upper, np.empty_like(matrix), inverse)
+    return inverse, linear.compute_log_det(upper)
+
+
+@jit
+def dot(matrix: Matrix, vector: Vector) -> Vector:
+    """Return the product of a matrix and a vector, summed in order."""
+    product = np.zeros(vector.size)
+    for i in range(vector.size):
+        for j in range(vector.size):
+            product[i] += matrix[i, j] * vector[j]
+    return product
 
 
 @jit
 def make_gaussian(mean: Vector, covariance: Matrix, variance: float) -> Gaussian:
     """Build N(mean, covariance) for clicks of that variance."""
-    d = mean.size
-    information, precision = np.zeros((d, d)), np.zeros((d, d))
-    pull, square = np.zeros(d), 0.0
-    log_det = invert_into(covariance, information, np.zeros((d, d)), np.zeros((d, d)))
-    for i in range(d):
-        for j in range(d):
-            precision[i, j] = variance * information[i, j]
-            pull[i] += precision[i, j] * mean[j]
-        square += pull[i] * mean[i]
-    return Gaussian(
-        mean.copy(), covariance.copy(), information, precision, pull, variance, square, d * log(variance) - log_det
-    )
+    information, log_det = invert(covariance)
+    precision = variance * information
+    pull = dot(precision, mean)
+    arrays = mean.copy(), covariance.copy(), information, precision, pull
+    log_det = mean.size * log(variance) - log_det
+    return Gaussian(*arrays, variance, linear.multiply(pull, mean), log_det, make_workspace(mean.size))
 
 
 @jit_no_refcount
 def measure_evidence(
-    gram: Matrix, moment: Vector, share: float, more_gram: Matrix, more_moment: Vector, base: Gaussian, work: Workspace
+    gram: Matrix, moment: Vector, share: float, more_gram: Matrix, more_moment: Vector, base: Gaussian
 ) -> float:
     """Return the log marginal likelihood of ``share`` times some data plus other data, under one theta ~ N(m, T).
 
-    Leaves the upper factor U of the posterior precision, and U^-T times its information vector, in ``work``.
+    Leaves the upper factor U of the posterior precision, and U^-T times its information vector, in ``base.work``.
     """
-    upper, solution = work.upper, work.solution
+    upper, solution = base.work.upper, base.work.solution
     d, fit = moment.size, 0.0
     for i in range(d):
         for j in range(i, d):
@@ -118,24 +121,19 @@ def measure_evidence(
 
 @jit
 def measure_joints(
-    data: tuple[Matrix, Vector],
-    share: float,
-    grams: Cube,
-    moments: Matrix,
-    places: Indices,
-    base: Gaussian,
-    work: Workspace,
+    data: tuple[Matrix, Vector], share: float, grams: Cube, moments: Matrix, places: Indices, base: Gaussian
 ) -> Vector:
     """Return ``measure_evidence`` of ``share`` times some data plus those at each place, eight at a time."""
-    evidence = np.empty(places.size)
+    evidence, lanes = np.empty(places.size), base.work.lanes
     for first in range(0, places.size, LANES):
         count = min(LANES, places.size - first)
         for lane in range(LANES):  # lanes without a place repeat the first
             place = places[first + lane if lane < count else first]
-            _fill_lane(data[0], data[1], share, grams[place], moments[place], base, work.lanes[lane:])
-        factorise_lanes(work.lanes, base.mean.size)
+            _fill_lane(data[0], data[1], share, grams[place], moments[place], base, lanes[lane:])
+        factorise_lanes(lanes, base.mean.size)
         for lane in range(count):
-            evidence[first + lane] = _read_lane(base, work.lanes[lane:])
+            fit, log_det = measure_lane(lanes[lane:], base.mean.size)
+            evidence[first + lane] = 0.5 * (fit - base.square) / base.variance - 0.5 * (log_det - base.log_det)
     return evidence
 
 
@@ -153,17 +151,6 @@ def _fill_lane(
 
 
 @jit_no_refcount
-def _read_lane(base: Gaussian, lane: Vector) -> float:
-    """Return the log marginal likelihood of a factorised lane."""
-    d, fit, log_det = base.mean.size, 0.0, 0.0
-    for k in range(d):
-        solved = lane[(k * (d + 1) + d) * LANES]
-        fit += solved * solved
-        log_det += log(lane[k * (d + 2) * LANES])
-    return float(0.5 * (fit - base.square) / base.variance - 0.5 * (2.0 * log_det - base.log_det))
-
-
-@jit_no_refcount
 def solve_mean(work: Workspace) -> None:
     """Fill ``work.theta`` with the posterior mean of the last ``measure_evidence``."""
     theta, upper = work.theta, work.upper
@@ -172,12 +159,6 @@ def solve_mean(work: Workspace) -> None:
         for j in range(i + 1, theta.size):
             value -= upper[i, j] * theta[j]
         theta[i] = value / upper[i, i]
-
-
-@jit_no_refcount
-def invert_factor(work: Workspace) -> None:
-    """Fill ``work.inverse`` with the inverse of the posterior precision of the last ``measure_evidence``."""
-    invert_factor_into(work.upper, work.root, work.inverse)
 
 
 @jit_no_refcount
@@ -192,13 +173,9 @@ def add_component(weight: float, centre: Vector, theta: Vector, covariance: Matr
 @jit
 def to_statistics(mean: Vector, covariance: Matrix, variance: float, lambda_: float) -> tuple[Matrix, Vector]:
     """Return gram and moment for which a ridge has the posterior N(mean, covariance); the gram may be indefinite."""
-    d = mean.size
-    gram, moment = np.zeros((d, d)), np.zeros(d)
-    invert_into(covariance, gram, np.zeros((d, d)), np.zeros((d, d)))
-    for i in range(d):
-        for j in range(d):
-            gram[i, j] *= variance
-            moment[i] += gram[i, j] * mean[j]
-    for i in range(d):
+    inverse, _ = invert(covariance)
+    gram = variance * inverse
+    moment = dot(gram, mean)
+    for i in range(mean.size):
         gram[i, i] -= lambda_
     return gram, moment

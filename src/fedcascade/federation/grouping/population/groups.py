@@ -12,9 +12,8 @@ from fedcascade.federation.grouping.population.gaussian import (
     Cube,
     Gaussian,
     Indices,
-    Workspace,
     add_component,
-    invert_factor,
+    invert_factor_into,
     measure_evidence,
     measure_joints,
     solve_mean,
@@ -51,18 +50,18 @@ def make_groups(slots: int, d: int) -> Groups:
 
 
 @jit_no_refcount
-def measure_group(groups: Groups, slot: int, base: Gaussian, work: Workspace) -> None:
+def measure_group(groups: Groups, slot: int, base: Gaussian) -> None:
     """Update the evidence of a group after its sums or the population have changed."""
     gram, moment = groups.gram[slot], groups.moment[slot]
-    groups.evidence[slot] = measure_evidence(gram, moment, 0.0, gram, moment, base, work)
+    groups.evidence[slot] = measure_evidence(gram, moment, 0.0, gram, moment, base)
 
 
 @jit
-def measure_groups(groups: Groups, base: Gaussian, work: Workspace) -> None:
+def measure_groups(groups: Groups, base: Gaussian) -> None:
     """Update the evidence of all groups."""
     for slot in range(groups.size.size):
         if groups.size[slot] > 0.0:
-            measure_group(groups, slot, base, work)
+            measure_group(groups, slot, base)
 
 
 @jit_no_refcount
@@ -75,14 +74,12 @@ def add_data(groups: Groups, slot: int, gram: Matrix, moment: Vector, weight: fl
 
 
 @jit
-def add_upload(
-    groups: Groups, gram: Matrix, moment: Vector, share: float, row: Vector, base: Gaussian, work: Workspace
-) -> None:
+def add_upload(groups: Groups, gram: Matrix, moment: Vector, share: float, row: Vector, base: Gaussian) -> None:
     """Add new data of a user to the groups that it belongs to."""
     for slot in range(row.size):
         if row[slot] > 0.0:
             add_data(groups, slot, gram, moment, share * row[slot])
-            measure_group(groups, slot, base, work)
+            measure_group(groups, slot, base)
 
 
 @jit_no_refcount
@@ -96,26 +93,25 @@ def free_slot(groups: Groups, slot: int) -> None:
 
 @jit
 def weigh_groups(
-    groups: Groups, gram: Matrix, moment: Vector, unassigned: float, base: Gaussian, work: Workspace, weights: Vector
-) -> float:
-    """Fill ``weights`` with the log weight of each group for a user outside all groups; return the largest.
+    groups: Groups, gram: Matrix, moment: Vector, unassigned: float, base: Gaussian, weights: Vector
+) -> None:
+    """Fill ``weights`` with the log weight of each group for a user outside all groups.
 
     The last weight is that of no group, to which ``unassigned`` users belong.
     """
     weights[:] = LOG_ZERO
-    alone = measure_evidence(gram, moment, 0.0, gram, moment, base, work)
+    alone = measure_evidence(gram, moment, 0.0, gram, moment, base)
     weights[weights.size - 1] = log(max(1.0, unassigned)) + alone
     slots = np.flatnonzero(groups.size > MIN_SIZE)
-    joint = measure_joints((gram, moment), 1.0, groups.gram, groups.moment, slots, base, work)
+    joint = measure_joints((gram, moment), 1.0, groups.gram, groups.moment, slots, base)
     for k in range(slots.size):
         weights[slots[k]] = log(groups.size[slots[k]]) + joint[k] - groups.evidence[slots[k]]
-    return float(weights.max())
 
 
-@jit_no_refcount
-def normalise(weights: Vector, largest: float) -> None:
+@jit
+def normalise(weights: Vector) -> None:
     """Turn log weights into probabilities."""
-    total = 0.0
+    total, largest = 0.0, weights.max()
     for k in range(weights.size):
         weights[k] = exp(weights[k] - largest) if weights[k] > largest - 500.0 else 0.0
         total += weights[k]
@@ -125,14 +121,14 @@ def normalise(weights: Vector, largest: float) -> None:
 
 @jit_no_refcount
 def learn_spread(
-    groups: Groups, slot: int, gram: Matrix, moment: Vector, responsibility: float, base: Gaussian, work: Workspace
+    groups: Groups, slot: int, gram: Matrix, moment: Vector, responsibility: float, base: Gaussian
 ) -> None:
     """Update the spread of a group with a user outside its sums.
 
     With e = b - S mu, and theta - mu ~ N(0, spread T): E e'Te = spread tr(TSTS) + v tr(TS).
     """
-    d = moment.size
-    measure_evidence(gram, moment, 0.0, groups.gram[slot], groups.moment[slot], base, work)
+    d, work = moment.size, base.work
+    measure_evidence(gram, moment, 0.0, groups.gram[slot], groups.moment[slot], base)
     solve_mean(work)
     residual, product = work.residual, work.product
     noise = information = square = 0.0
@@ -165,47 +161,40 @@ def compute_spread(groups: Groups, slot: int, variance: float) -> float:
 
 @jit
 def match_moments(
-    groups: Groups, weights: Vector, outside: Matrix, min_members: int, base: Gaussian, work: Workspace
+    groups: Groups, weights: Vector, outside: Matrix, min_members: int, base: Gaussian
 ) -> tuple[Vector, Matrix]:
     """Return mean and covariance of the mixture of groups and population with these weights.
 
     ``outside`` is the covariance of a user in no group. Groups with fewer than ``min_members`` are left out.
     """
-    d, none = base.mean.size, weights.size - 1
-    means, centre, matched = np.zeros((none, d)), np.zeros(d), np.zeros((d, d))
-    total = max(weights[none], 1e-6)
-    for i in range(d):
-        centre[i] = total * base.mean[i]
-    for slot in range(none):
-        if weights[slot] > 1e-3 and groups.members[slot] >= min_members:
-            measure_group(groups, slot, base, work)
-            solve_mean(work)
-            total += weights[slot]
-            for i in range(d):
-                means[slot, i] = work.theta[i]
-                centre[i] += weights[slot] * work.theta[i]
-    for i in range(d):
-        centre[i] /= total
-    add_component(max(weights[none], 1e-6) / total, centre, base.mean, outside, matched)
-    for slot in range(none):
-        if weights[slot] > 1e-3 and groups.members[slot] >= min_members:
-            measure_group(groups, slot, base, work)
-            invert_factor(work)
-            spread = compute_spread(groups, slot, base.variance)
-            for i in range(d):
-                for j in range(d):
-                    work.inverse[i, j] = base.variance * work.inverse[i, j] + spread * base.covariance[i, j]
-            add_component(weights[slot] / total, centre, means[slot], work.inverse, matched)
+    work, alone = base.work, max(weights[weights.size - 1], 1e-6)
+    slots = np.flatnonzero((weights[:-1] > 1e-3) & (groups.members >= min_members))
+    means = np.empty((slots.size, base.mean.size))
+    centre, total, matched = alone * base.mean, alone, np.zeros_like(outside)
+    for k in range(slots.size):
+        measure_group(groups, slots[k], base)
+        solve_mean(work)
+        means[k] = work.theta
+        centre += weights[slots[k]] * work.theta
+        total += weights[slots[k]]
+    centre /= total
+    add_component(alone / total, centre, base.mean, outside, matched)
+    for k in range(slots.size):
+        measure_group(groups, slots[k], base)
+        invert_factor_into(work.upper, work.root, work.inverse)
+        spread = compute_spread(groups, slots[k], base.variance)
+        covariance = base.variance * work.inverse + spread * base.covariance
+        add_component(weights[slots[k]] / total, centre, means[k], covariance, matched)
     return centre, matched
 
 
 @jit
-def measure_merge(groups: Groups, slot: int, base: Gaussian, work: Workspace) -> tuple[float, int]:
+def measure_merge(groups: Groups, slot: int, base: Gaussian) -> tuple[float, int]:
     """Return the largest gain in evidence from merging a group with another, and that other slot, or -1."""
     best, partner = 0.0, -1
     others = np.flatnonzero(groups.size > 0.0)
     data = groups.gram[slot], groups.moment[slot]
-    joint = measure_joints(data, 1.0, groups.gram, groups.moment, others, base, work)
+    joint = measure_joints(data, 1.0, groups.gram, groups.moment, others, base)
     for k in range(others.size):
         gain = joint[k] - groups.evidence[slot] - groups.evidence[others[k]]
         if others[k] != slot and gain > best:
@@ -244,7 +233,7 @@ def label_user(users: Users, user: int) -> None:
 
 
 @jit_no_refcount
-def remove_user(groups: Groups, users: Users, user: int, base: Gaussian, work: Workspace) -> None:
+def remove_user(groups: Groups, users: Users, user: int, base: Gaussian) -> None:
     """Subtract a user's data from all groups, and free groups without members. ``users`` stays as it is."""
     row = users.responsibilities[user]
     for slot in range(row.size):
@@ -255,18 +244,18 @@ def remove_user(groups: Groups, users: Users, user: int, base: Gaussian, work: W
                 free_slot(groups, slot)
             else:
                 add_data(groups, slot, users.gram[user], users.moment[user], -users.shares[user] * row[slot])
-                measure_group(groups, slot, base, work)
+                measure_group(groups, slot, base)
 
 
 @jit_no_refcount
-def detach_user(groups: Groups, users: Users, user: int, base: Gaussian, work: Workspace) -> None:
+def detach_user(groups: Groups, users: Users, user: int, base: Gaussian) -> None:
     """Remove a user from all groups."""
-    remove_user(groups, users, user, base, work)
+    remove_user(groups, users, user, base)
     users.responsibilities[user] = 0.0
 
 
 @jit_no_refcount
-def assign_user(groups: Groups, users: Users, user: int, weights: Vector, base: Gaussian, work: Workspace) -> None:
+def assign_user(groups: Groups, users: Users, user: int, weights: Vector, base: Gaussian) -> None:
     """Add a detached user to groups by ``weights``."""
     row = users.responsibilities[user]
     for slot in range(row.size):
@@ -275,19 +264,13 @@ def assign_user(groups: Groups, users: Users, user: int, weights: Vector, base: 
             groups.size[slot] += row[slot]
             groups.members[slot] += 1.0
             add_data(groups, slot, users.gram[user], users.moment[user], users.shares[user] * row[slot])
-            measure_group(groups, slot, base, work)
+            measure_group(groups, slot, base)
     label_user(users, user)
 
 
 @jit
 def visit_users(
-    groups: Groups,
-    users: Users,
-    visited: Indices,
-    candidates: Indices,
-    rule: VisitRule,
-    base: Gaussian,
-    work: Workspace,
+    groups: Groups, users: Users, visited: Indices, candidates: Indices, rule: VisitRule, base: Gaussian
 ) -> tuple[Vector, Matrix]:
     """Detach each visited user, learn from it, and assign it by its new responsibilities.
 
@@ -298,120 +281,94 @@ def visit_users(
     mean, covariance = base.mean, base.covariance
     for place in range(visited.size):
         user = visited[place]
-        detach_user(groups, users, user, base, work)
+        detach_user(groups, users, user, base)
         users.shares[user] = min(1.0, rule.limit / users.counts[user])
         gram, moment = users.gram[user], users.moment[user]
         if users.shares[user] < 1.0:
             gram, moment = users.shares[user] * gram, users.shares[user] * moment
         unassigned = rule.active - groups.size.sum()
-        largest = weigh_groups(groups, users.gram[user], users.moment[user], unassigned, base, work, weights)
-        normalise(weights, largest)
+        weigh_groups(groups, users.gram[user], users.moment[user], unassigned, base, weights)
+        normalise(weights)
         if place == visited.size - 1:
-            mean, covariance = match_moments(groups, weights, rule.outside, rule.min_members, base, work)
-            slot = _find_free(groups)
-            if slot >= 0 and weights[weights.size - 1] > 0.5:
-                gain, members = _grow_group(users, user, candidates, unassigned, base, work)
+            mean, covariance = match_moments(groups, weights, rule.outside, rule.min_members, base)
+            free = np.flatnonzero(groups.members == 0.0)
+            if free.size and weights[weights.size - 1] > 0.5:
+                gain, members = _grow_group(users, user, candidates, unassigned, base)
                 if gain > OPENING_LOG_ODDS:
                     weights[:] = 0.0
-                    weights[slot] = 1.0
+                    weights[free[0]] = 1.0
                     for other in members:
-                        detach_user(groups, users, other, base, work)
-                        assign_user(groups, users, other, weights, base, work)
+                        detach_user(groups, users, other, base)
+                        assign_user(groups, users, other, weights, base)
         best = int(weights[:-1].argmax())
         if weights[best] > 0.3:
-            learn_spread(groups, best, gram, moment, weights[best], base, work)
-        assign_user(groups, users, user, weights, base, work)
+            learn_spread(groups, best, gram, moment, weights[best], base)
+        assign_user(groups, users, user, weights, base)
     return mean, covariance
-
-
-@jit_no_refcount
-def _find_free(groups: Groups) -> int:
-    for slot in range(groups.members.size):
-        if groups.members[slot] == 0.0:
-            return slot
-    return -1
 
 
 @jit
 def _grow_group(
-    users: Users, user: int, candidates: Indices, unassigned: float, base: Gaussian, work: Workspace
+    users: Users, user: int, candidates: Indices, unassigned: float, base: Gaussian
 ) -> tuple[float, Indices]:
     """Choose users without a group to form one with ``user``; return the log-odds of that group, and the users.
 
     Candidates are added greedily, the closest first. The log-odds sum each addition's gain in evidence and its prior
     log-odds.
     """
-    near, alone = np.full(MAX_FOUNDERS, -1), np.zeros(MAX_FOUNDERS)
+    near, alone = _find_nearest(users, user, candidates, base)
     gram, moment = users.gram[user].copy(), users.moment[user].copy()
-    together = measure_evidence(gram, moment, 0.0, gram, moment, base, work)
-    _find_nearest(users, user, candidates, base, work, near, alone)
-    members, count = np.full(MAX_FOUNDERS, -1), 0
+    together = measure_evidence(gram, moment, 0.0, gram, moment, base)
+    members, count = np.empty_like(near), 0
     gain, best = 0.0, LOG_ZERO
-    for size in range(1, MAX_FOUNDERS + 1):
-        place, joint, left = -1, LOG_ZERO, np.flatnonzero(near >= 0)
-        evidence = measure_joints((gram, moment), 1.0, users.gram, users.moment, near[left], base, work)
-        for k in range(left.size):
-            if evidence[k] - alone[left[k]] > joint:
-                place, joint = left[k], evidence[k] - alone[left[k]]
-        if place < 0:
-            break
-        gain += joint - together + log(size) - log(max(1.0, unassigned - size))
-        together = joint + alone[place]
+    for size in range(1, members.size + 1):
+        fits = measure_joints((gram, moment), 1.0, users.gram, users.moment, near, base) - alone
+        place = fits.argmax()
+        gain += fits[place] - together + log(size) - log(max(1.0, unassigned - size))
+        together = fits[place] + alone[place]
         members[size - 1] = near[place]
         gram += users.gram[near[place]]
         moment += users.moment[near[place]]
-        near[place] = -1
+        rest = np.arange(near.size) != place
+        near, alone = near[rest], alone[rest]
         if gain > best:
             best, count = gain, size
     return best, members[:count]
 
 
 @jit
-def _find_nearest(
-    users: Users, user: int, candidates: Indices, base: Gaussian, work: Workspace, near: Indices, alone: Vector
-) -> None:
-    """Fill ``near`` with the ungrouped candidates that fit the user best, and ``alone`` with their own evidence."""
-    gain, data = np.full(near.size, LOG_ZERO), (users.gram[user], users.moment[user])
-    is_free = np.zeros(candidates.size, np.bool_)
+def _find_nearest(users: Users, user: int, candidates: Indices, base: Gaussian) -> tuple[Indices, Vector]:
+    """Return the ungrouped candidates that fit the user best, the best first, and their own evidence."""
+    data, is_free = (users.gram[user], users.moment[user]), np.zeros(candidates.size, np.bool_)
     for k in range(candidates.size):
         is_free[k] = candidates[k] != user and users.responsibilities[candidates[k]].sum() < 0.1
     others = candidates[is_free]
-    own = measure_joints(data, 0.0, users.gram, users.moment, others, base, work)
-    joint = measure_joints(data, 1.0, users.gram, users.moment, others, base, work)
-    for k in range(others.size):
-        last = near.size - 1
-        if joint[k] - own[k] <= gain[last]:
-            continue
-        while last > 0 and joint[k] - own[k] > gain[last - 1]:
-            gain[last], near[last], alone[last] = gain[last - 1], near[last - 1], alone[last - 1]
-            last -= 1
-        gain[last], near[last], alone[last] = joint[k] - own[k], others[k], own[k]
+    own = measure_joints(data, 0.0, users.gram, users.moment, others, base)
+    joint = measure_joints(data, 1.0, users.gram, users.moment, others, base)
+    best = np.argsort(own - joint, kind="mergesort")[:MAX_FOUNDERS]
+    return others[best], own[best]
 
 
 @jit
 def copy_groups(groups: Groups) -> Groups:
     """Return a copy of all groups."""
-    return Groups(
-        groups.gram.copy(),
-        groups.moment.copy(),
-        groups.size.copy(),
-        groups.members.copy(),
-        groups.evidence.copy(),
-        groups.misfit.copy(),
-        groups.weight.copy(),
-    )
+    members = groups.gram.copy(), groups.moment.copy(), groups.size.copy(), groups.members.copy()
+    return Groups(*members, groups.evidence.copy(), groups.misfit.copy(), groups.weight.copy())
 
 
 @jit
-def answer_user(
-    groups: Groups, users: Users, user: int, rule: VisitRule, base: Gaussian, work: Workspace
-) -> tuple[Vector, Matrix]:
+def weigh_without(groups: Groups, users: Users, user: int, active: int, base: Gaussian, weights: Vector) -> Groups:
+    """Fill ``weights`` with the log weights of groups without a user for that user, and return those groups."""
+    others = copy_groups(groups)  # subtracting and adding data again would change the sums by rounding
+    remove_user(others, users, user, base)
+    weigh_groups(others, users.gram[user], users.moment[user], active - others.size.sum(), base, weights)
+    return others
+
+
+@jit
+def answer_user(groups: Groups, users: Users, user: int, rule: VisitRule, base: Gaussian) -> tuple[Vector, Matrix]:
     """Return the prior mean and covariance of a user's theta, from other users' data, without changing the state."""
     weights = np.empty(users.responsibilities.shape[1] + 1)
-    gram, moment = users.gram[user], users.moment[user]
-    # Work on a copy: subtracting and adding data again would change the sums by rounding.
-    others = copy_groups(groups)
-    remove_user(others, users, user, base, work)
-    largest = weigh_groups(others, gram, moment, rule.active - others.size.sum(), base, work, weights)
-    normalise(weights, largest)
-    return match_moments(others, weights, rule.outside, rule.min_members, base, work)
+    others = weigh_without(groups, users, user, rule.active, base, weights)
+    normalise(weights)
+    return match_moments(others, weights, rule.outside, rule.min_members, base)

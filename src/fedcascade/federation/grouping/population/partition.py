@@ -1,12 +1,8 @@
 """Grouping by a population: an answer is the posterior of the asker's theta, in the form of statistics.
 
-The model: theta ~ sum_k pi_k N(mu_k, spread_k T) + pi_0 N(m, T). All of it is learned from uploads: the population's
-mean m and covariance T by EM, the variance of a click from click rates, groups by visits. A visit detaches a user from
-its groups and assigns it again by its responsibilities. An upload visits the asker and a few other users in turn, so
-its cost does not depend on the number of users.
-
-An answer excludes the asker's own data from the groups. The mixture is matched by one Gaussian N(c, C), written as gram
-v C^-1 - lambda I and moment v C^-1 c. The asker's own data are added to that.
+The model is theta ~ sum_k pi_k N(mu_k, spread_k T) + pi_0 N(m, T) (docs/explanation-our-policy.md). An answer matches
+it, without the asker's own data, by one Gaussian N(c, C), written as gram v C^-1 - lambda I and moment v C^-1 c. The
+asker's own data are added to that.
 """
 
 import math
@@ -20,12 +16,7 @@ from fedcascade.checks import require, whole_numbers
 from fedcascade.constants import Part, constant
 from fedcascade.federation.grouping.partition import Labels, Partition
 from fedcascade.federation.grouping.population.fit import fit_population
-from fedcascade.federation.grouping.population.gaussian import (
-    make_gaussian,
-    make_workspace,
-    measure_joints,
-    to_statistics,
-)
+from fedcascade.federation.grouping.population.gaussian import make_gaussian, measure_joints, to_statistics
 from fedcascade.federation.grouping.population.groups import (
     Groups,
     Users,
@@ -47,9 +38,8 @@ from fedcascade.federation.grouping.population.proposals import (
     try_groups,
 )
 from fedcascade.federation.holdings import Holdings, append_zeros, drop_row, require_places
-from fedcascade.learning.noise import MIN_NOISE, estimate_noise
 from fedcascade.learning.ridge import compute_log_det
-from fedcascade.learning.statistics import LARGEST_TOTAL, Statistics
+from fedcascade.learning.statistics import MIN_NOISE, Statistics, estimate_noise
 from fedcascade.numerics import streams
 from fedcascade.numerics.linear import Matrix, Vector
 
@@ -67,11 +57,7 @@ PROPOSAL_SWEEPS = 6  # visits of each user that refine proposed groups
 COVARIANCE_WIDENING = 8.0  # answers widen T by 1 + 8 d^2 / observations, up to a trace of 1
 NO_AGENT = -1
 MIN_VARIANCE, MAX_SCALE = 1e-12, 1e3  # of a restored population: thetas have lengths of about 1
-# Attributes that outlive a process.
 PER_AGENT = ("labels", "regrouped", "responsibilities", "shares", "click_rates", "active_index", "counts")
-MODEL = ("group", "mean", "covariance", "uncertainty", "variance")
-COUNTERS = ("visited", "uploads", "next_fit", "fits", "observed", "count_bits")
-LAST_ANSWER = ("last_asker", "last_answer")
 _SEED = np.uint64(0)
 
 
@@ -89,7 +75,10 @@ class Population(Part):
 class PopulationPartition(Partition):
     """Groups, responsibilities of each user, and the population's mean and covariance."""
 
-    state_names: ClassVar[tuple[str, ...]] = (*PER_AGENT, *MODEL, *COUNTERS, "pools", "active", *LAST_ANSWER)
+    state_names: ClassVar[tuple[str, ...]] = (
+        *PER_AGENT, "group", "mean", "covariance", "uncertainty", "variance", "visited", "uploads", "next_fit", "fits",
+        "observed", "count_bits", "pools", "active", "last_asker", "last_answer",
+    )  # fmt: skip
     free_names: ClassVar[tuple[str, ...]] = ("pools", "active")
 
     def __init__(self, rule: Population, holdings: Holdings) -> None:
@@ -112,7 +101,6 @@ class PopulationPartition(Partition):
         self.observed = 0  # sum of ``counts``
         self.count_bits = np.zeros(64, np.int64)  # histogram of the bit lengths of ``counts``
         self.base = make_gaussian(self.mean, self.covariance, self.variance)
-        self.work = make_workspace(d)
         self._clear_last_answer()
 
     def _clear_last_answer(self) -> None:
@@ -154,7 +142,7 @@ class PopulationPartition(Partition):
         """Raise ValueError unless mean, covariance and groups have densities."""
         require(MIN_NOISE <= self.variance <= 0.25, f"groups.variance must be in {MIN_NOISE}..0.25")
         group = copy_groups(self.group)
-        measure_groups(group, self.base, self.work)
+        measure_groups(group, self.base)
         for matrix in (self.covariance, self.uncertainty, self.outside, self.last_answer.gram):
             shift = self.holdings.lambda_ if matrix is self.last_answer.gram else MIN_VARIANCE
             require(math.isfinite(compute_log_det(matrix, shift)), "groups must have covariances of full rank")
@@ -179,13 +167,13 @@ class PopulationPartition(Partition):
             return
         self._record_activity(agent)
         users, row, active = self._view_users(), self.responsibilities[agent], self.active.size
-        add_upload(self.group, statistics.gram, statistics.moment, self.shares[agent], row, self.base, self.work)
+        add_upload(self.group, statistics.gram, statistics.moment, self.shares[agent], row, self.base)
         others = min(self.rule.visits, active - 1)
         visited = np.append(self.active[(self.visited + np.arange(others)) % active], agent)
         self.visited += others
         self.uploads += 1
         candidates = self._choose_candidates()
-        mean, covariance = visit_users(self.group, users, visited, candidates, self._make_rule(), self.base, self.work)
+        mean, covariance = visit_users(self.group, users, visited, candidates, self._make_rule(), self.base)
         self.last_asker, self.last_answer = agent, self._build_answer(agent, mean, covariance)
         self._merge_group(int(row.argmax()))
         if self.uploads >= self.next_fit and active > 1:
@@ -231,18 +219,15 @@ class PopulationPartition(Partition):
 
     @property
     def limit(self) -> float:
-        """Most observations of one agent that count: a multiple of the median, rounded up to a power of 2.
-
-        All agents together count at most ``LARGEST_TOTAL`` / 2, so that sums stay exact enough however many upload.
-        """
+        """Most observations of one agent that count: a multiple of the median, rounded up to a power of 2."""
         median = int(np.argmax(2 * np.cumsum(self.count_bits) >= self.active.size))
-        return min(float(self.guard.max_weight * 2.0**median), LARGEST_TOTAL / (2.0 * max(1, self.active.size)))
+        return self.guard.compute_limit(median, self.active.size)
 
     def _merge_group(self, slot: int) -> None:
         """Merge a group with the one whose merge gains most evidence, if any does."""
         if self.group.members[slot] == 0:
             return
-        _, other = measure_merge(self.group, slot, self.base, self.work)
+        _, other = measure_merge(self.group, slot, self.base)
         if other < 0:
             return
         both = (self.responsibilities[:, slot] > 0) & (self.responsibilities[:, other] > 0)
@@ -253,7 +238,7 @@ class PopulationPartition(Partition):
             array[other] = 0.0
         self.group.members[slot] -= np.count_nonzero(both)
         self.labels[self.responsibilities[:, slot] >= 0.5] = slot
-        measure_groups(self.group, self.base, self.work)
+        measure_groups(self.group, self.base)
 
     def _fit_population(self) -> None:
         d = self.mean.size
@@ -265,9 +250,9 @@ class PopulationPartition(Partition):
         self.variance = max(MIN_NOISE, rate * (1.0 - rate))
         base = make_gaussian(*start, self.variance)
         chosen = self._sample(self.active)
-        self.base, self.uncertainty = fit_population(self._view_users(), chosen, base, self.work)
+        self.base, self.uncertainty = fit_population(self._view_users(), chosen, base)
         self.mean, self.covariance = self.base.mean, self.base.covariance
-        measure_groups(self.group, self.base, self.work)
+        measure_groups(self.group, self.base)
 
     def _sample(self, agents: Labels) -> Labels:
         """Return the agents, or a random sample of ``MAX_FIT_USERS`` if there are more."""
@@ -284,15 +269,15 @@ class PopulationPartition(Partition):
         if count < 2:
             return
         held = self.holdings
-        thetas = estimate_users(held.gram, held.moment, unassigned, self.base, self.work)
+        thetas = estimate_users(held.gram, held.moment, unassigned, self.base)
         labels = cluster_estimates(thetas, count, streams.uniforms(_SEED, streams.PROPOSAL, self.fits, count))
         rows = np.zeros((unassigned.size, count))
         sums = held.gram[unassigned], held.moment[unassigned], held.count[unassigned]
         chosen = Users(*sums, rows, self.shares[unassigned], labels.copy())
         present = self._predict_without_groups(unassigned)
-        gain, deviation = try_groups(chosen, labels, present, PROPOSAL_SWEEPS, self.base, self.work)
+        gain, deviation = try_groups(chosen, labels, present, PROPOSAL_SWEEPS, self.base)
         if gain > max(MIN_GAIN_DEVIATIONS * deviation, MIN_GAIN_PER_USER * unassigned.size):
-            move_users(self.group, self._view_users(), unassigned, free[:count], rows, self.base, self.work)
+            move_users(self.group, self._view_users(), unassigned, free[:count], rows, self.base)
 
     def _predict_without_groups(self, chosen: Labels) -> Vector:
         """Return the log-likelihood of each user under the present model or a narrower population, the best of them.
@@ -301,11 +286,11 @@ class PopulationPartition(Partition):
         in their favour.
         """
         users, active = self._view_users(), self.active.size
-        scores = [predict_users(self.group, users, chosen, active, self.base, self.work)]
+        scores = [predict_users(self.group, users, chosen, active, self.base)]
         for factor in NARROWINGS:
             narrow = make_gaussian(self.mean, factor * self.covariance, self.variance)
             data = users.gram[0], users.moment[0]  # none of it: their share is 0
-            scores.append(measure_joints(data, 0.0, users.gram, users.moment, chosen, narrow, self.work))
+            scores.append(measure_joints(data, 0.0, users.gram, users.moment, chosen, narrow))
         return max(scores, key=np.sum)
 
     def _build_answer(self, agent: int, mean: Vector, covariance: Matrix) -> Statistics:
@@ -323,7 +308,7 @@ class PopulationPartition(Partition):
         """Return the answer that the last ``add`` prepared for the agent, or compute one without changing the state."""
         if agent == self.last_asker:
             return self.last_answer
-        posterior = answer_user(self.group, self._view_users(), agent, self._make_rule(), self.base, self.work)
+        posterior = answer_user(self.group, self._view_users(), agent, self._make_rule(), self.base)
         return self._build_answer(agent, *posterior)
 
     def prior_for_newcomer(self) -> Statistics | None:
@@ -387,4 +372,4 @@ class PopulationPartition(Partition):
             self.group.members[slot] = members.size
             if members.size == 0:
                 self.group.evidence[slot] = self.group.misfit[slot] = self.group.weight[slot] = 0.0
-        measure_groups(self.group, self.base, self.work)
+        measure_groups(self.group, self.base)

@@ -6,7 +6,6 @@ from fedcascade.federation.grouping.population.gaussian import (
     Cube,
     Gaussian,
     Indices,
-    Workspace,
     measure_evidence,
     solve_mean,
 )
@@ -15,12 +14,11 @@ from fedcascade.federation.grouping.population.groups import (
     Groups,
     Users,
     assign_user,
-    copy_groups,
     detach_user,
     make_groups,
     normalise,
-    remove_user,
     weigh_groups,
+    weigh_without,
 )
 from fedcascade.numerics.elementary import log
 from fedcascade.numerics.jit import jit
@@ -31,14 +29,14 @@ HOPELESS_GAIN = -0.03  # abandon proposed groups if their first sweep gains less
 
 
 @jit
-def estimate_users(gram: Cube, moment: Matrix, users: Indices, base: Gaussian, work: Workspace) -> Matrix:
+def estimate_users(gram: Cube, moment: Matrix, users: Indices, base: Gaussian) -> Matrix:
     """Return the posterior mean of each user under the population."""
     thetas = np.empty((users.size, moment.shape[1]))
     for place in range(users.size):
         user = users[place]
-        measure_evidence(gram[user], moment[user], 0.0, gram[user], moment[user], base, work)
-        solve_mean(work)
-        thetas[place] = work.theta
+        measure_evidence(gram[user], moment[user], 0.0, gram[user], moment[user], base)
+        solve_mean(base.work)
+        thetas[place] = base.work.theta
     return thetas
 
 
@@ -73,12 +71,10 @@ def cluster_estimates(thetas: Matrix, count: int, draws: Vector) -> Indices:
                 if square < least:
                     labels[x], least = k, square
             sizes[labels[x]] += 1.0
-            for i in range(d):
-                sums[labels[x], i] += thetas[x, i]
+            sums[labels[x]] += thetas[x]
         for k in range(count):
             if sizes[k] > 0.0:
-                for i in range(d):
-                    means[k, i] = sums[k, i] / sizes[k]
+                means[k] = sums[k] / sizes[k]
     return labels
 
 
@@ -91,31 +87,24 @@ def _measure_square(left: Vector, right: Vector) -> float:
 
 
 @jit
-def sum_logs(weights: Vector, largest: float) -> float:
-    """Return the logarithm of a sum of weights, given their logarithms and the largest of these."""
-    return largest + log(np.exp(weights - largest).sum())
+def sum_logs(weights: Vector) -> float:
+    """Return the logarithm of a sum of weights, given their logarithms."""
+    largest = weights.max()
+    return float(largest + log(np.exp(weights - largest).sum()))
 
 
 @jit
-def predict_users(
-    groups: Groups, users: Users, chosen: Indices, active: int, base: Gaussian, work: Workspace
-) -> Vector:
+def predict_users(groups: Groups, users: Users, chosen: Indices, active: int, base: Gaussian) -> Vector:
     """Return the log-likelihood of each chosen user's data under the model of the other users."""
     scores, weights = np.empty(chosen.size), np.empty(users.responsibilities.shape[1] + 1)
     for place in range(chosen.size):
-        user = chosen[place]
-        others = copy_groups(groups)
-        remove_user(others, users, user, base, work)
-        free = active - others.size.sum()
-        largest = weigh_groups(others, users.gram[user], users.moment[user], free, base, work, weights)
-        scores[place] = sum_logs(weights, largest) - log(active)
+        weigh_without(groups, users, chosen[place], active, base, weights)
+        scores[place] = sum_logs(weights) - log(active)
     return scores
 
 
 @jit
-def try_groups(
-    users: Users, labels: Indices, present: Vector, sweeps: int, base: Gaussian, work: Workspace
-) -> tuple[float, float]:
+def try_groups(users: Users, labels: Indices, present: Vector, sweeps: int, base: Gaussian) -> tuple[float, float]:
     """Assign users to new groups by ``labels``, refine these for some sweeps, and score them.
 
     Return the gain in held-out log-likelihood over ``present``, that of the model without these groups: its sum over
@@ -133,27 +122,24 @@ def try_groups(
                 weights[:] = 0.0
                 weights[labels[user]] = 1.0
             else:
-                detach_user(groups, users, user, base, work)
-                weigh_groups(groups, users.gram[user], users.moment[user], 1.0, base, work, weights)
+                detach_user(groups, users, user, base)
+                weigh_groups(groups, users.gram[user], users.moment[user], 1.0, base, weights)
                 weights[count] = LOG_ZERO
-                largest = weights.max()
                 if sweep in (1, sweeps):  # the gains of the others are not used
-                    gain = sum_logs(weights, largest) - log(labels.size) - present[user]
+                    gain = sum_logs(weights) - log(labels.size) - present[user]
                     total += gain
                     squares += gain * gain
-                normalise(weights, largest)
-            assign_user(groups, users, user, weights, base, work)
+                normalise(weights)
+            assign_user(groups, users, user, weights, base)
     return total, np.sqrt(squares)
 
 
 @jit
-def move_users(
-    groups: Groups, users: Users, chosen: Indices, slots: Indices, rows: Matrix, base: Gaussian, work: Workspace
-) -> None:
+def move_users(groups: Groups, users: Users, chosen: Indices, slots: Indices, rows: Matrix, base: Gaussian) -> None:
     """Move chosen users into the groups at ``slots``, with responsibilities ``rows``."""
     weights = np.zeros(users.responsibilities.shape[1] + 1)
     for place in range(chosen.size):
         for k in range(slots.size):
             weights[slots[k]] = rows[place, k]
-        detach_user(groups, users, chosen[place], base, work)
-        assign_user(groups, users, chosen[place], weights, base, work)
+        detach_user(groups, users, chosen[place], base)
+        assign_user(groups, users, chosen[place], weights, base)

@@ -21,9 +21,7 @@ from fedcascade.service.store.contract import (
     AgentState,
     LogEntry,
     Revoked,
-    SnapshotStore,
     Store,
-    UploadLog,
     add_agent,
     is_same_upload,
 )
@@ -75,7 +73,7 @@ def revoke_agent(store: Store, agent: int) -> None:
     store.put_identity(replace(identity, revoked=2.0))
 
 
-def can_upload(store: UploadLog, agent: int) -> bool:
+def can_upload(store: Store, agent: int) -> bool:
     """Return whether the store accepts uploads of an agent."""
     with suppress(Revoked):
         store.find_entry(agent, 1)
@@ -92,7 +90,7 @@ def expect(failure: type[Exception] | tuple[type[Exception], ...], call: Callabl
     raise AssertionError(f"{failure} was not raised")
 
 
-def read_snapshot(store: SnapshotStore) -> tuple[int, bytes] | None:
+def read_snapshot(store: Store) -> tuple[int, bytes] | None:
     """Return the position and the bytes of the snapshot."""
     loaded = store.read_snapshot()
     return None if loaded is None else (loaded.position, b"".join(loaded.chunks))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from fedcascade.service.protocol.wire import Credential, Receipt
-from fedcascade.service.store.contract import Identity, SettingStore
+from fedcascade.service.store.contract import Identity, Store
 
 EPOCH = "epoch"
 PROOF_BYTES = 16
@@ -81,7 +81,7 @@ def _write_credential(epoch: str, agent: int, enrolled: float, public_key: bytes
 NO_EPOCH = Epoch("", b"")
 
 
-def load_epoch(store: SettingStore) -> Epoch:
+def load_epoch(store: Store) -> Epoch:
     """Load the epoch of a store; a new store begins its first one."""
     text = store.get_setting(EPOCH)
     if text is None:
@@ -90,7 +90,7 @@ def load_epoch(store: SettingStore) -> Epoch:
     return Epoch(name, bytes.fromhex(secret), int(sessions))
 
 
-def begin_epoch(store: SettingStore, *, renew_secret: bool = False) -> Epoch:
+def begin_epoch(store: Store, *, renew_secret: bool = False) -> Epoch:
     """Begin a new epoch: agents then compare their uploads with the store and send missing ones.
 
     A new secret invalidates earlier receipts and credentials; agents get new ones when they compare.
@@ -101,12 +101,12 @@ def begin_epoch(store: SettingStore, *, renew_secret: bool = False) -> Epoch:
     return _save_epoch(store, Epoch(f"{number}-{secrets.token_hex(8)}", secret, earlier.sessions))
 
 
-def end_sessions(store: SettingStore) -> Epoch:
+def end_sessions(store: Store) -> Epoch:
     """End all sessions of the dashboard, at every server of the store."""
     epoch = load_epoch(store)
     return _save_epoch(store, replace(epoch, sessions=epoch.sessions + 1))
 
 
-def _save_epoch(store: SettingStore, epoch: Epoch) -> Epoch:
+def _save_epoch(store: Store, epoch: Epoch) -> Epoch:
     store.set_setting(EPOCH, f"{epoch.name} {epoch.secret.hex()} {epoch.sessions}")
     return epoch

@@ -17,14 +17,7 @@ from fedcascade.service.server.settings import FOR_SIMULATIONS
 from fedcascade.service.server.snapshots import save_snapshot
 from fedcascade.service.server.state import ServerState, replay_log, warm_up
 from fedcascade.service.store.chain import DamagedStore
-from fedcascade.service.store.contract import (
-    AgentState,
-    LogEntry,
-    Revoked,
-    Store,
-    add_agent,
-    is_same_upload,
-)
+from fedcascade.service.store.contract import AgentState, LogEntry, Revoked, Store, add_agent, is_same_upload
 from fedcascade.service.store.snapshot import digest_chunk
 
 DIMENSION = 3

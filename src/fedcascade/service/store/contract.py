@@ -6,10 +6,9 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
-import numpy as np
-
 from fedcascade.federation.messages import Upload
 from fedcascade.service.protocol.errors import Refused, Unavailable
+from fedcascade.service.protocol.wire import UploadMessage
 
 AGENT_NUMBERS = range(10**11, 10**12)  # so many that even a restored store does not use one twice
 AgentState = Literal["all", "active", "idle", "revoked"]  # active: has uploaded
@@ -26,14 +25,8 @@ class LogEntry(NamedTuple):
 
 def is_same_upload(first: Upload, second: Upload) -> bool:
     """Return whether two uploads have the same agent, sequence number, cause and statistics."""
-    left, right = first.statistics, second.statistics
-    return (
-        (first.agent, first.sequence, first.cause) == (second.agent, second.sequence, second.cause)
-        and (left.count, left.clicks, left.rounds) == (right.count, right.clicks, right.rounds)
-        and left.shortfall == right.shortfall
-        and np.array_equal(left.gram, right.gram)
-        and np.array_equal(left.moment, right.moment)
-    )
+    sent = UploadMessage.from_upload(first), UploadMessage.from_upload(second)
+    return first.agent == second.agent and sent[0] == sent[1]
 
 
 class UploadTotals(NamedTuple):

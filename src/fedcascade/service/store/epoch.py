@@ -32,11 +32,9 @@ class Epoch:
         """Return whether a session is authentic and has neither expired nor been ended."""
         expires = session.partition(".")[0]
         is_dated = expires.isascii() and expires.isdecimal() and len(expires) < 15
-        return (
-            is_dated
-            and int(expires) > now
-            and hmac.compare_digest(session.encode(), self.give_session(int(expires)).encode())
-        )
+        if not is_dated or int(expires) <= now:
+            return False
+        return hmac.compare_digest(session.encode(), self.give_session(int(expires)).encode())
 
     def give_receipt(self, position: int) -> Receipt:
         """Create a receipt for a position of the log, authenticated by the store's secret."""
@@ -44,19 +42,20 @@ class Epoch:
 
     def is_genuine(self, receipt: Receipt) -> bool:
         """Return whether a receipt is authentic and of this epoch."""
-        expected = self.compute_proof(f"receipt {self.name} {receipt.position}")
-        return receipt.epoch == self.name and hmac.compare_digest(receipt.proof, expected)
+        expected = self.give_receipt(receipt.position)
+        return receipt.epoch == self.name and hmac.compare_digest(receipt.proof, expected.proof)
 
     def give_credential(self, identity: Identity) -> Credential:
         """Create a recovery credential, with which an agent can enrol again if the store loses it."""
         agent, enrolled = identity.agent, identity.enrolled
-        proof = self.compute_proof(_write_credential(self.name, agent, enrolled, identity.public_key))
+        proof = self.compute_proof(f"credential {self.name} {agent} {enrolled!r} {identity.public_key.hex()}")
         return Credential(agent=agent, enrolled=enrolled, epoch=self.name, proof=proof)
 
     def is_credential(self, credential: Credential, public_key: bytes) -> bool:
         """Return whether a credential for a key is authentic, of any epoch."""
-        text = _write_credential(credential.epoch, credential.agent, credential.enrolled, public_key)
-        return hmac.compare_digest(credential.proof, self.compute_proof(text))
+        identity = Identity(credential.agent, public_key, credential.enrolled)
+        expected = replace(self, name=credential.epoch).give_credential(identity)
+        return hmac.compare_digest(credential.proof, expected.proof)
 
     def mark_forgotten(self, public_key: bytes) -> bytes:
         """Compute the mark of a forgotten agent's key, so that its credential is no longer valid."""
@@ -72,10 +71,6 @@ class Epoch:
 @lru_cache(4)
 def _begin_proof(secret: bytes) -> hmac.HMAC:
     return hmac.new(secret, digestmod="sha256")
-
-
-def _write_credential(epoch: str, agent: int, enrolled: float, public_key: bytes) -> str:
-    return f"credential {epoch} {agent} {enrolled!r} {public_key.hex()}"
 
 
 NO_EPOCH = Epoch("", b"")

@@ -17,16 +17,7 @@ from fedcascade.service.server.settings import FOR_SIMULATIONS
 from fedcascade.service.server.snapshots import save_snapshot
 from fedcascade.service.server.state import ServerState, replay_log, warm_up
 from fedcascade.service.store.chain import DamagedStore
-from fedcascade.service.store.contract import (
-    AgentState,
-    LogEntry,
-    Revoked,
-    SnapshotStore,
-    Store,
-    UploadLog,
-    add_agent,
-    is_same_upload,
-)
+from fedcascade.service.store.contract import AgentState, LogEntry, Revoked, Store, add_agent, is_same_upload
 from fedcascade.service.store.snapshot import digest_chunk
 
 DIMENSION = 3
@@ -75,7 +66,7 @@ def revoke_agent(store: Store, agent: int) -> None:
     store.put_identity(replace(identity, revoked=2.0))
 
 
-def can_upload(store: UploadLog, agent: int) -> bool:
+def can_upload(store: Store, agent: int) -> bool:
     """Return whether the store accepts uploads of an agent."""
     with suppress(Revoked):
         store.find_entry(agent, 1)
@@ -92,7 +83,7 @@ def expect(failure: type[Exception] | tuple[type[Exception], ...], call: Callabl
     raise AssertionError(f"{failure} was not raised")
 
 
-def read_snapshot(store: SnapshotStore) -> tuple[int, bytes] | None:
+def read_snapshot(store: Store) -> tuple[int, bytes] | None:
     """Return the position and the bytes of the snapshot."""
     loaded = store.read_snapshot()
     return None if loaded is None else (loaded.position, b"".join(loaded.chunks))

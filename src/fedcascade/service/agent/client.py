@@ -3,7 +3,7 @@
 import random
 import secrets
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from httpx2 import Response
@@ -107,54 +107,54 @@ class OperatorClient:
 
     def create_tokens(self, count: int = 1, valid_seconds: int = 7 * 86_400) -> list[str]:
         message = wire.TokenRequest(protocol=wire.PROTOCOLS[-1], count=count, valid_seconds=valid_seconds)
-        body = msgspec.msgpack.encode(message)
-        return decode_reply(self._send("POST", "/v1/enrolment-tokens", body), wire.Tokens).tokens
+        return self._send("POST", "/v1/enrolment-tokens", message, wire.Tokens).tokens
 
     def set_enrolment_key(self, name: str, key: str | None, per_hour: int = 1_000) -> None:
         """Set an enrolment key by its hash, or revoke it if None. Its text begins with its name and a dot."""
         digest = None if key is None else auth.hash_token(key)
         message = wire.EnrolmentKey(protocol=wire.PROTOCOLS[-1], name=name, key_hash=digest, per_hour=per_hour)
-        decode_reply(self._send("PUT", "/v1/enrolment-keys", msgspec.msgpack.encode(message)), None)
+        self._send("PUT", "/v1/enrolment-keys", message)
 
     def revoke(self, agent: int) -> None:
         """Revoke an agent: the server refuses its requests."""
-        decode_reply(self._send("POST", f"/v1/agents/{agent}/revocation"), None)
+        self._send("POST", f"/v1/agents/{agent}/revocation")
 
     def forget(self, agent: int) -> None:
         """Remove an agent, and subtract its uploads."""
-        decode_reply(self._send("DELETE", f"/v1/agents/{agent}"), None)
+        self._send("DELETE", f"/v1/agents/{agent}")
 
     def list_agents(self, after: int = 0, most: int = 100, state: str = "all") -> wire.AgentList:
         """List up to ``most`` agents with numbers above ``after``, in the order of their numbers."""
-        return decode_reply(self._send("GET", f"/v1/agents?after={after}&most={most}&state={state}"), wire.AgentList)
+        return self._send("GET", f"/v1/agents?after={after}&most={most}&state={state}", kind=wire.AgentList)
 
     def replace_token(self, token: str) -> None:
         """Replace the operator's token; only its hash is sent."""
         message = wire.TokenReplacement(protocol=wire.PROTOCOLS[-1], token_hash=auth.hash_token(token))
-        decode_reply(self._send("PUT", "/v1/operator-token", msgspec.msgpack.encode(message)), None)
+        self._send("PUT", "/v1/operator-token", message)
 
     def pause(self, paused: bool = True) -> None:
         """Pause or resume exchanges; agents go on alone meanwhile."""
-        message = wire.Switch(protocol=wire.PROTOCOLS[-1], paused=paused)
-        decode_reply(self._send("PUT", "/v1/pause", msgspec.msgpack.encode(message)), None)
+        self._send("PUT", "/v1/pause", wire.Switch(protocol=wire.PROTOCOLS[-1], paused=paused))
 
     def count_arms(self, counts: Iterable[ArmCount]) -> None:
         """Add lists and clicks of an A/B test."""
-        message = wire.ArmCounts(protocol=wire.PROTOCOLS[-1], counts=list(counts))
-        decode_reply(self._send("POST", "/v1/arms", msgspec.msgpack.encode(message)), None)
+        self._send("POST", "/v1/arms", wire.ArmCounts(protocol=wire.PROTOCOLS[-1], counts=list(counts)))
 
     def fetch_overview(self) -> wire.Overview:
         """Fetch the totals of the server, and the group of each agent."""
-        return decode_reply(self._send("GET", "/v1/overview"), wire.Overview)
+        return self._send("GET", "/v1/overview", kind=wire.Overview)
 
     def report_measures(self, measures: Sequence[tuple[str, int, float, int]], *, fresh: bool = False) -> None:
         """Report a simulated run to the dashboard: series, round, regret and reward of each measure."""
-        body = msgspec.json.encode({"measures": measures, "fresh": fresh})
-        decode_reply(self._send("POST", "/live/measures", body, JSON), None)
+        self._send("POST", "/live/measures", {"measures": measures, "fresh": fresh}, media_type=JSON)
 
-    def _send(self, method: str, path: str, body: bytes = b"", media_type: str = MSGPACK) -> Response:
+    def _send(
+        self, method: str, path: str, message: Any = None, kind: type[Kind] | None = None, media_type: str = MSGPACK
+    ) -> Kind:
+        """Send a request with a message, if any, and decode the reply."""
+        body = b"" if message is None else wire.ENCODERS[media_type](message)
         headers = {"content-type": media_type, "authorization": f"Bearer {self._token}"}
-        return self.transport.send(method, path, body, headers)
+        return decode_reply(self.transport.send(method, path, body, headers), kind)
 
 
 def decode_reply(reply: Response, kind: type[Kind] | None) -> Kind:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TypeVar
 
 from fedcascade.federation.messages import Cause, Upload
@@ -186,20 +187,17 @@ class ExchangeLoop:
         self.trouble: str | None = None
         lock = threading.RLock()
         self._changed, self._work = threading.Condition(lock), threading.Condition(lock)
-        self._pauses, self._is_stopped = pauses, False
+        self._pauses = pauses
         self._heap: list[tuple[float, int, Exchanger]] = []
         self._ticks = itertools.count()
         self._waiting: dict[Exchanger, int] = {}  # the valid entry of the heap; older ones are stale
         self._busy: set[Exchanger] = set()
         self._failures, self._resume_at = 0, 0.0
-        self._threads = [
-            threading.Thread(target=self._run, name="fedcascade-agent", daemon=True) for _ in range(senders)
-        ]
         self._stopping = threading.Event()
+        work: list[Callable[[], None]] = [self._run] * senders
         if take_over is not None:
-            self._threads.append(
-                threading.Thread(target=self._watch, args=(take_over,), name="fedcascade-pool", daemon=True)
-            )
+            work.append(partial(self._watch, take_over))
+        self._threads = [threading.Thread(target=each, name="fedcascade-agent", daemon=True) for each in work]
         for thread in self._threads:
             thread.start()
 
@@ -230,14 +228,13 @@ class ExchangeLoop:
             for waiting in list(self._waiting) if exchanger is None else [exchanger] * (exchanger in self._waiting):
                 waiting.due = waiting.not_before
                 self._schedule(waiting)
-            self._changed.wait_for(lambda: self._is_done(exchanger) or self._is_stopped, timeout)
+            self._changed.wait_for(lambda: self._is_done(exchanger) or self._stopping.is_set(), timeout)
             return self._is_done(exchanger)
 
     def stop(self) -> None:
         """Stop the threads after the requests in flight."""
         self._stopping.set()
         with self._work:
-            self._is_stopped = True
             self._work.notify_all()
             self._changed.notify_all()
         for thread in self._threads:
@@ -271,7 +268,7 @@ class ExchangeLoop:
     def _take(self) -> Exchanger | None:
         """Wait until an agent is due, and take it; None if the loop stops."""
         with self._work:
-            while not self._is_stopped:
+            while not self._stopping.is_set():
                 while self._heap and self._waiting.get(self._heap[0][2]) != self._heap[0][1]:
                     heapq.heappop(self._heap)
                 start = max(self._heap[0][0], self._resume_at) if self._heap else None

@@ -16,7 +16,7 @@ from fedcascade.federation import agent as transitions
 from fedcascade.federation.agent import LocalState, ShownList
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import Policy
-from fedcascade.federation.privacy import NoiseSource, SystemNoise
+from fedcascade.federation.privacy import SystemNoise
 from fedcascade.learning.cascade import Examination, round_reward
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
@@ -25,7 +25,6 @@ from fedcascade.service.protocol.validation import corrects
 
 LARGEST_ROUNDS, LARGEST_AGENTS = 2**53, 2**32  # an extrapolated round fits into 64 bits
 PRIOR_REWARD = 0.5  # of a click, before its user has any
-NOISE: NoiseSource = SystemNoise()
 TOLERANCE = 1e-6  # of sums over features that are not on the grid
 FROM_COPY = "that this file does not have: a copy of it is or was in use"
 
@@ -84,7 +83,6 @@ def learn_list(
     *,
     round_: int | None = None,
     draw: float | None = None,
-    noise: NoiseSource = NOISE,
 ) -> tuple[SavedState, Upload | None]:
     """Learn from a list, and put the upload that it triggers, if any, into the outbox.
 
@@ -96,7 +94,7 @@ def learn_list(
     number = random.random() if draw is None else draw
     local, upload = transitions.observe(policy, state.local, shown, seen, round_=t, draw=number)
     if upload is not None and policy.privacy is not None:
-        upload = policy.privacy.release(upload, noise)
+        upload = policy.privacy.release(upload, SystemNoise())
     return later._replace(local=local, outbox=later.outbox if upload is None else (*later.outbox, upload)), upload
 
 

@@ -4,9 +4,9 @@ Sessions hold no prepared statements or locks beyond a transaction, so a pooler 
 connection for each transaction. Several pools share a database if each has a schema: ``?options=-csearch_path%3Dhome``.
 """
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from queue import LifoQueue
 from typing import Any
 
 import psycopg
@@ -47,8 +47,8 @@ class AgentPostgres(AgentDatabase):
             raise ValueError(f"a PostgreSQL store looks like postgresql://user@host/database: {error}") from None
         parts = conninfo_to_dict(self._address)
         super().__init__(f"postgresql://{parts.get('host', '')}/{parts.get('dbname', '')}")
-        self._free: list[psycopg.Connection[Any]] = []
-        self._turns = threading.Semaphore(CONNECTIONS)
+        self._free: LifoQueue[psycopg.Connection[Any] | None] = LifoQueue()  # None stands for one that is not open
+        self._fill()
         try:
             with self.transaction() as run:
                 self._create_tables(run)
@@ -62,47 +62,43 @@ class AgentPostgres(AgentDatabase):
             for statement in SCHEMA.format(key=key, bytes="BYTEA", real="DOUBLE PRECISION").split(";"):
                 run(statement)
 
+    def _fill(self) -> None:
+        for _ in range(CONNECTIONS):
+            self._free.put(None)
+
     @contextmanager
     def transaction(self) -> Iterator[Run]:
         self.require_same_process()
-        with self._turns:
+        connection = self._free.get()
+        try:
             require(not self.is_closed, "this agent is closed: connect again")
-            connection = None
-            try:
-                connection = self._take()
-                connection.execute(BEGIN)
+            if connection is None:
+                connection = psycopg.Connection.connect(self._address, autocommit=True, prepare_threshold=None)
+            connection.execute(BEGIN)
 
-                def run(statement: str, *values: Any) -> AgentRows:
-                    cursor = connection.execute(statement.replace("?", "%s"), values or None, binary=bool(values))
-                    return cursor.fetchall() if cursor.description else []
+            def run(statement: str, *values: Any) -> AgentRows:
+                cursor = connection.execute(statement.replace("?", "%s"), values or None, binary=bool(values))
+                return cursor.fetchall() if cursor.description else []
 
-                yield run
-                connection.execute("COMMIT")
-            except psycopg.Error as error:
-                if connection is not None:
-                    connection.close()
-                raise StoreAway(
-                    f"cannot use the store {self.title} ({' '.join(str(error).split())}): retry later"
-                ) from None
-            except BaseException:
-                if connection is not None:
-                    with suppress(psycopg.Error):
-                        connection.execute("ROLLBACK")
-                raise
-            finally:
-                if connection is not None and not connection.closed:
-                    self._free.append(connection)
-
-    def _take(self) -> psycopg.Connection[Any]:
-        with suppress(IndexError):
-            return self._free.pop()
-        return psycopg.Connection.connect(self._address, autocommit=True, prepare_threshold=None)
+            yield run
+            connection.execute("COMMIT")
+        except psycopg.Error as error:
+            if connection is not None:
+                connection.close()
+            reason = " ".join(str(error).split())
+            raise StoreAway(f"cannot use the store {self.title} ({reason}): retry later") from None
+        except BaseException:
+            if connection is not None:
+                with suppress(psycopg.Error):
+                    connection.execute("ROLLBACK")
+            raise
+        finally:
+            self._free.put(None if connection is None or connection.closed else connection)
 
     def close(self) -> None:
         self.is_closed = True
-        for _ in range(CONNECTIONS):  # wait for transactions under way
-            self._turns.acquire()
-        for connection in self._free:
-            connection.close()
-        self._free.clear()
-        self._turns.release(CONNECTIONS)
+        for _ in range(CONNECTIONS):
+            connection = self._free.get()  # waits for a transaction under way
+            if connection is not None:
+                connection.close()
+        self._fill()

@@ -13,14 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import read_index, require
-from fedcascade.federation.agent import (
-    LocalState,
-    ShownList,
-    choose_list,
-    learn_before,
-    read_features,
-    restart,
-)
+from fedcascade.federation.agent import LocalState, ShownList, choose_list, learn_before, read_features, restart
 from fedcascade.federation.messages import Upload
 from fedcascade.federation.privacy import PrivacyBudget
 from fedcascade.federation.warm_start import sum_history
@@ -194,9 +187,8 @@ class SavedAgent:
     def learn(
         self,
         shown: ArrayLike,
-        clicked: Positions | EllipsisType = ...,
+        clicked: Positions,
         *,
-        clicked_item: Positions | EllipsisType = ...,
         looked_until: int | None = None,
         reward: float | Sequence[float] | None = None,
     ) -> Upload | None:
@@ -207,13 +199,12 @@ class SavedAgent:
         Args:
             shown: one row of features per item of the list, first position first.
             clicked: the clicked position, counted from 0, or several; None without a click.
-            clicked_item: rows of ``shown``, which are its positions.
             looked_until: the last position that the user looked at, if known.
             reward: the value of the click in [0, 1], as in ``feedback``, where it may not come later.
         """
         features = read_features(round_to_grid(shown), self.memory.state.local.dimension)
         items = np.arange(len(features), dtype=np.intp)
-        seen = read_outcome(tuple(range(len(items))), clicked, clicked_item, looked_until, reward)
+        seen = read_outcome(tuple(range(len(items))), clicked, ..., looked_until, reward)
 
         def learn(state: SavedState) -> tuple[SavedState, Upload | None]:
             longest, arrivals = state.enrolment.terms.longest_list, state.local.arrivals + 1

@@ -64,11 +64,9 @@ class SavedList(NamedTuple):
     @property
     def seen(self) -> Examination:
         """The feedback on a list that has it."""
-        clicks, rewards = (
-            tuple(np.frombuffer(body or b"", kind).tolist())
-            for body, kind in ((self.content.clicks, "<i8"), (self.content.rewards, "<f8"))
-        )
-        return Examination(self.content.looked or 0, clicks, rewards)
+        clicks = np.frombuffer(self.content.clicks or b"", "<i8").tolist()
+        rewards = np.frombuffer(self.content.rewards, "<f8").tolist()
+        return Examination(self.content.looked or 0, tuple(clicks), tuple(rewards))
 
     def unpack(self, agent: int, dimension: int) -> ShownList:
         """Return the list as the agent's transitions take it, by its count."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedcascade.service.store.contract import ClusterSizes, ExchangeRecord, Move, SettingStore, Store
+from fedcascade.service.store.contract import ClusterSizes, ExchangeRecord, Move, Store
 
 MAX_DETAILED = 200  # agents
 MAX_LATEST = 12  # exchanges
@@ -88,13 +88,13 @@ def count_crowd(store: Store, position: int, now: int) -> Crowd | None:
     return Crowd(sizes.agents, summarise_sizes(sizes), ages, ended, ended - began)
 
 
-def read_refusals(store: SettingStore) -> dict[str, int]:
+def read_refusals(store: Store) -> dict[str, int]:
     """Read the counts of refused uploads by reason."""
     counts: dict[str, int] = json.loads(store.get_setting(REFUSED) or "{}")
     return counts
 
 
-def add_refusals(store: SettingStore, counts: Mapping[str, int]) -> None:
+def add_refusals(store: Store, counts: Mapping[str, int]) -> None:
     """Add to the counts of refused uploads in the store."""
     totals = read_refusals(store)
     for reason, count in counts.items():

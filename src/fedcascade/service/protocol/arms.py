@@ -89,9 +89,8 @@ class Trial:
         """Add counts, and look if the lists have doubled since the last look."""
         for count in counts:
             totals = self.arms[count.arm]
-            require(
-                count.clicks <= count.lists, f"clicks must be at most the lists, got {count.clicks} of {count.lists}"
-            )
+            got = f"{count.clicks} of {count.lists}"
+            require(count.clicks <= count.lists, f"clicks must be at most the lists, got {got}")
             totals.lists[count.bucket] += count.lists
             totals.clicks[count.bucket] += count.clicks
         lists = sum(sum(totals.lists) for totals in self.arms.values())
@@ -113,11 +112,6 @@ class Trial:
 
     def describe(self, margin: float) -> Mapping[str, Any]:
         """Describe the trial for a page: lists and clicks by arm, interval and alarm."""
-        totals = {arm: [sum(each.lists), sum(each.clicks)] for arm, each in self.arms.items()}
-        return {
-            "arms": totals,
-            "lower": self.lower,
-            "upper": self.upper,
-            "alarm": self.is_worse(margin),
-            "margin": margin,
-        }
+        arms = {arm: [sum(each.lists), sum(each.clicks)] for arm, each in self.arms.items()}
+        alarm = self.is_worse(margin)
+        return {"arms": arms, "lower": self.lower, "upper": self.upper, "alarm": alarm, "margin": margin}

@@ -11,7 +11,6 @@ import os
 import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,8 +23,6 @@ from fedcascade.service.protocol.errors import Refused
 from fedcascade.systems import sync_file
 
 FRESH_SECONDS = 300  # accept signatures up to 5 minutes old
-NONCES_KEPT = 128  # of one agent, at least
-NONCE_SECONDS = 2  # keep all nonces of the newest 2 seconds
 SEQUENCE = "fedcascade-sequence"
 SERVER_TIME = "fedcascade-time"  # header of a 401 for a wrong clock, in seconds since 1970
 UNRECOGNISED = "the signature matches no enrolled agent: enrol again"
@@ -130,56 +127,6 @@ def _build_enrolment_base(created: int, claim: bytes) -> bytes:
 def compute_digest(body: bytes) -> str:
     """Compute the Content-Digest header of a body (RFC 9530)."""
     return f"sha-256=:{base64.b64encode(hashlib.sha256(body).digest()).decode()}:"
-
-
-@dataclass(slots=True)
-class _NonceWindow:
-    """Used nonces of one agent, with the times of their signatures; those up to ``floor`` are dropped."""
-
-    created: dict[int, int] = field(default_factory=dict)
-    floor: int = -1
-    newest: int = -1
-    capacity: int = NONCES_KEPT
-
-
-class Nonces:
-    """Nonces of fresh signatures; each is valid once.
-
-    Nonces need no order, so an agent may correct its clock. If an agent signs very often, its oldest nonces are
-    dropped, and signatures as old as these are rejected.
-    """
-
-    def __init__(self) -> None:
-        self._windows: dict[int, _NonceWindow] = {}
-        self._swept = 0.0
-
-    def use(self, agent: int, nonce: int, created: int, now: float) -> None:
-        """Record the nonce of a fresh signature; reject it if it was used, or may have been."""
-        if now - self._swept > FRESH_SECONDS:
-            self._drop_stale(now)
-        window = self._windows.get(agent)
-        if window is None:
-            window = self._windows[agent] = _NonceWindow()
-        if nonce in window.created or created <= window.floor:
-            raise Unauthorised("replayed", REPLAYED)
-        window.created[nonce] = created
-        window.newest = max(window.newest, created)
-        if len(window.created) > window.capacity:
-            self._drop_oldest(window)
-
-    def _drop_oldest(self, window: _NonceWindow) -> None:
-        """Drop the older half, but nothing of the last seconds: signatures have a resolution of one second."""
-        median = sorted(window.created.values())[len(window.created) // 2]
-        window.floor = max(window.floor, min(median, window.newest - NONCE_SECONDS))
-        window.created = {nonce: created for nonce, created in window.created.items() if created > window.floor}
-        window.capacity = max(NONCES_KEPT, 2 * len(window.created))
-
-    def _drop_stale(self, now: float) -> None:
-        """Drop agents without a fresh signature: stale ones are rejected by their time."""
-        self._swept = now
-        stale = [agent for agent, window in self._windows.items() if window.newest < now - FRESH_SECONDS]
-        for agent in stale:
-            del self._windows[agent]
 
 
 def read_claimed_agent(headers: Mapping[str, str]) -> str:

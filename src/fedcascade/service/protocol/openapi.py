@@ -47,7 +47,7 @@ def describe_api(routes: Sequence[Route]) -> dict[str, Any]:
     _, schemas = msgspec.json.schema_components([*kinds, wire.RefusalBody], ref_template="#/components/schemas/{name}")
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        paths.setdefault(route.path, {})[route.method] = _describe_operation(*route)
+        paths.setdefault(route.path, {})[route.method] = _describe_operation(route)
     return {
         "openapi": "3.1.0",
         "info": {"title": "fedcascade", "version": __version__, "description": "Exchanges of agents with a server."},
@@ -56,27 +56,27 @@ def describe_api(routes: Sequence[Route]) -> dict[str, Any]:
     }
 
 
-def _describe_operation(
-    method: str, path: str, summary: str, security: str | None, request: type | None, status: int, response: type | None
-) -> dict[str, Any]:
+def _describe_operation(route: Route) -> dict[str, Any]:
     good: dict[str, Any] = {"description": "Done."}
-    if response is not None:
-        good["content"] = _describe_content(response, wire.JSON, wire.MSGPACK)
-    elif status == 200:
-        good["content"] = {"application/json" if path == "/schema" else "text/plain": {"schema": {}}}
+    if route.response is not None:
+        good["content"] = _describe_content(route.response, wire.JSON, wire.MSGPACK)
+    elif route.status == 200:
+        good["content"] = {"application/json" if route.path == "/schema" else "text/plain": {"schema": {}}}
     problem = _describe_content(wire.RefusalBody, wire.JSON)
     refusals = {str(code): {"description": text, "content": problem} for code, text in REFUSALS.items()}
+    name = route.path.strip("/").replace("/", "-").replace("{", "").replace("}", "")
     operation: dict[str, Any] = {
-        "summary": summary,
-        "operationId": f"{method}-{path.strip('/').replace('/', '-').replace('{', '').replace('}', '')}",
-        "responses": {str(status): good, **refusals},
+        "summary": route.summary,
+        "operationId": f"{route.method}-{name}",
+        "responses": {str(route.status): good, **refusals},
     }
-    if "{agent}" in path:
+    if "{agent}" in route.path:
         operation["parameters"] = [AGENT]
-    if security is not None:
-        operation["security"] = [{security: []}]
-    if request is not None:
-        operation["requestBody"] = {"required": True, "content": _describe_content(request, wire.JSON, wire.MSGPACK)}
+    if route.security is not None:
+        operation["security"] = [{route.security: []}]
+    if route.request is not None:
+        content = _describe_content(route.request, wire.JSON, wire.MSGPACK)
+        operation["requestBody"] = {"required": True, "content": content}
     return operation
 
 

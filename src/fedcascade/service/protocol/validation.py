@@ -21,6 +21,7 @@ weight in an answer. Every such sum can therefore be factorised
 """
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,15 +96,11 @@ def are_possible(numbers: linear.Matrix, counts: NDArray[np.int64]) -> NDArray[n
     """
     rows, size = numbers.shape
     d = int((np.sqrt(1.0 + 8.0 * size) - 3.0) / 2.0 + 0.5)  # d (d + 3) / 2 + 1 numbers
-    gram, possible = np.empty((d, d)), np.empty(rows, np.bool_)
+    gram, moment, possible = np.empty((d, d)), np.empty(d), np.empty(rows, np.bool_)
     for row in range(rows):
-        at = 0
-        for i in range(d):
-            for j in range(i, d):
-                gram[i, j] = gram[j, i] = numbers[row, at]
-                at += 1
-        moment, shortfall = numbers[row, at : size - 1], numbers[row, size - 1]
-        possible[row] = _is_possible(gram, moment, counts[row, 0], counts[row, 1], counts[row, 2], shortfall)
+        linear.unpack_sums(numbers[row], gram, moment)
+        count, clicks, played = counts[row, 0], counts[row, 1], counts[row, 2]
+        possible[row] = _is_possible(gram, moment, count, clicks, played, numbers[row, size - 1])
     return possible
 
 
@@ -162,17 +159,17 @@ def _check_items(statistics: Statistics, dimension: int) -> float:
 
 def can_exist(statistics: Statistics) -> bool:
     """Return whether some data can have these statistics."""
-    try:
-        check_upload(statistics, statistics.dimension)
-    except ValueError:
-        return False
-    return True
+    return _passes(check_upload, statistics)
 
 
 def can_correct(statistics: Statistics) -> bool:
     """Return whether items can have this gram and these counts, so that earlier uploads may explain the moment."""
+    return _passes(_check_items, statistics)
+
+
+def _passes(check: Callable[[Statistics, int], object], statistics: Statistics) -> bool:
     try:
-        _check_items(statistics, statistics.dimension)
+        check(statistics, statistics.dimension)
     except ValueError:
         return False
     return True

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedcascade.learning.statistics import Statistics, estimate_noise
 from fedcascade.service.protocol import wire
-from fedcascade.service.store.contract import SettingStore
+from fedcascade.service.store.contract import Store
 
 PUBLICATION = "publication"  # name of the setting
 MARGIN = 2  # agents that must have uploaded since the last publication, as a multiple of ``min_others`` + 1
@@ -35,13 +35,13 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
 NOTHING = Publication(position=0, at=0.0)
 
 
-def load_publication(store: SettingStore) -> Publication:
+def load_publication(store: Store) -> Publication:
     """Load the last publication of a store."""
     text = store.get_setting(PUBLICATION)
     return NOTHING if text is None else msgspec.json.decode(text, type=Publication)
 
 
-def save_publication(store: SettingStore, publication: Publication) -> None:
+def save_publication(store: Store, publication: Publication) -> None:
     """Replace the last publication of a store."""
     store.set_setting(PUBLICATION, msgspec.json.encode(publication).decode())
 

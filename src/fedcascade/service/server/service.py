@@ -92,10 +92,8 @@ class Service:
         self._agent_limiter = RateLimiter(rate=limits.rate, burst=limits.burst)
         self._address_limiter = RateLimiter(rate=limits.address_rate, burst=limits.address_burst)
         self._forgeries = ForgeryLimiter(rate=limits.address_rate / 5, burst=limits.address_burst)
-        self._nonces = auth.Nonces()
         writer.checks = [
             lambda signed: auth.require_fresh(signed.created, self.clock.now()),
-            lambda signed: self._nonces.use(signed.agent, signed.nonce, signed.created, self.clock.now()),
             lambda signed: self._agent_limiter.take(signed.agent, self.clock.elapsed()),
         ]
         self.guard_margin, self.guard_level, self.paused = 0.0, 0.05, False

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedcascade.federation.holdings import ARRAYS
 from fedcascade.service.server.state import ServerState, describe_changes
-from fedcascade.service.store.contract import SnapshotStore
+from fedcascade.service.store.contract import Store
 from fedcascade.service.store.snapshot import Piece, copy_state, digest_chunk, gather_chunks
 
 BYTES_PER_COMMIT = 1 << 20
@@ -47,7 +47,7 @@ class SnapshotSchedule:
     def is_busy(self) -> bool:
         return self._snapshot is not None or self._encoding is not None
 
-    def advance(self, store: SnapshotStore, state: ServerState, rewritten: int) -> None:
+    def advance(self, store: Store, state: ServerState, rewritten: int) -> None:
         """Do this transaction's share of the work; ``rewritten`` is that of the journal's head."""
         if rewritten > self.position:  # that saved a snapshot, which an older one must not replace
             self.drop()
@@ -62,14 +62,14 @@ class SnapshotSchedule:
         if self._snapshot is not None:
             self._write_some(store, state, self._snapshot)
 
-    def _begin(self, store: SnapshotStore, state: ServerState) -> None:
+    def _begin(self, store: Store, state: ServerState) -> None:
         """Copy the changes since the last snapshot for the thread that encodes them."""
         self.position = state.position
         self._copy = copy_state(describe_changes(state), self._copy)
         known = list_known_chunks(store)
         self._encoding = self._executor.submit(encode_snapshot, state.position, self._copy, known)
 
-    def _write_some(self, store: SnapshotStore, state: ServerState, snapshot: EncodedSnapshot) -> None:
+    def _write_some(self, store: Store, state: ServerState, snapshot: EncodedSnapshot) -> None:
         """Write some chunks; commit the snapshot after the last ones, unless another server has deleted one."""
         if snapshot.unwritten:
             store.put_chunks(snapshot.take_some())
@@ -82,7 +82,7 @@ class SnapshotSchedule:
         """Give up a snapshot in progress, because its state is no longer valid."""
         self._encoding = self._copy = self._snapshot = None
 
-    def finish(self, store: SnapshotStore, state: ServerState) -> None:
+    def finish(self, store: Store, state: ServerState) -> None:
         """Write a last snapshot at once, unless the latest one is up to date."""
         if state.position > self.position or self.is_busy:
             save_snapshot(store, state)
@@ -91,7 +91,7 @@ class SnapshotSchedule:
         self._executor.shutdown()
 
 
-def save_snapshot(store: SnapshotStore, state: ServerState) -> None:
+def save_snapshot(store: Store, state: ServerState) -> None:
     """Write a snapshot at once, and delete the chunks of earlier ones."""
     snapshot = encode_snapshot(state.position, describe_changes(state), list_known_chunks(store))
     store.put_chunks(snapshot.unwritten)
@@ -102,7 +102,7 @@ def save_snapshot(store: SnapshotStore, state: ServerState) -> None:
     state.note_snapshot(snapshot.row_digests, state.position)
 
 
-def list_known_chunks(store: SnapshotStore) -> set[bytes]:
+def list_known_chunks(store: Store) -> set[bytes]:
     """List the digests of the chunks of the snapshot in a store."""
     snapshot = store.read_snapshot()
     return set() if snapshot is None else set(snapshot.digests)

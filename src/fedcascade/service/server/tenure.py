@@ -11,7 +11,7 @@ from fedcascade.checks import require
 from fedcascade.constants import list_texts
 from fedcascade.federation.policies import Policy, get_policy, guard_policy
 from fedcascade.service.protocol.errors import Unavailable
-from fedcascade.service.store.contract import SettingStore, Store
+from fedcascade.service.store.contract import Store
 
 TERMS = "terms"
 
@@ -31,7 +31,7 @@ def describe_terms(policy: Policy, dimension: int, features: str = "") -> dict[s
     return terms | ({"features": features} if features else {})
 
 
-def check_terms(store: SettingStore, terms: Mapping[str, Any], *, take_over: bool = False) -> tuple[str, str]:
+def check_terms(store: Store, terms: Mapping[str, Any], *, take_over: bool = False) -> tuple[str, str]:
     """Describe what terms would change in a store, before and after; refuse a change without ``take_over``."""
     held = json.loads(store.get_setting(TERMS) or "{}")
     kept, asked = held.get("dimension", terms["dimension"]), terms["dimension"]
@@ -46,7 +46,7 @@ def check_terms(store: SettingStore, terms: Mapping[str, Any], *, take_over: boo
     return before, after
 
 
-def require_known_terms(store: SettingStore) -> None:
+def require_known_terms(store: Store) -> None:
     """Refuse a store with a policy or a constant that this version does not have."""
     held = json.loads(store.get_setting(TERMS) or "{}")
     if held:
@@ -68,11 +68,11 @@ def claim_store(store: Store, terms: Mapping[str, Any], at: int, *, take_over: b
         store.set_setting(TERMS, text)
 
 
-def guard_terms(terms: Mapping[str, Any]) -> Callable[[SettingStore], None]:
+def guard_terms(terms: Mapping[str, Any]) -> Callable[[Store], None]:
     """Return a check for each transaction; it raises ``TakenOver`` if the store has other terms."""
     own = json.dumps(terms)
 
-    def require_own_terms(store: SettingStore) -> None:
+    def require_own_terms(store: Store) -> None:
         text = store.get_setting(TERMS)
         if text != own:
             raise TakenOver(find_difference(terms, json.loads(text or "{}")) or "other terms")

@@ -1,7 +1,4 @@
-"""The contract of a store: narrow protocols, and ``Store``, which combines them on one database.
-
-``testing.stores`` has a class of tests for each protocol. A store is used by one thread at a time.
-"""
+"""The contract of a store, which ``testing.stores`` tests. A store is used by one thread at a time."""
 
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,10 +6,9 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
-import numpy as np
-
 from fedcascade.federation.messages import Upload
 from fedcascade.service.protocol.errors import Refused, Unavailable
+from fedcascade.service.protocol.wire import UploadMessage
 
 AGENT_NUMBERS = range(10**11, 10**12)  # so many that even a restored store does not use one twice
 AgentState = Literal["all", "active", "idle", "revoked"]  # active: has uploaded
@@ -29,14 +25,8 @@ class LogEntry(NamedTuple):
 
 def is_same_upload(first: Upload, second: Upload) -> bool:
     """Return whether two uploads have the same agent, sequence number, cause and statistics."""
-    left, right = first.statistics, second.statistics
-    return (
-        (first.agent, first.sequence, first.cause) == (second.agent, second.sequence, second.cause)
-        and (left.count, left.clicks, left.rounds) == (right.count, right.clicks, right.rounds)
-        and left.shortfall == right.shortfall
-        and np.array_equal(left.gram, right.gram)
-        and np.array_equal(left.moment, right.moment)
-    )
+    sent = UploadMessage.from_upload(first), UploadMessage.from_upload(second)
+    return first.agent == second.agent and sent[0] == sent[1]
 
 
 class UploadTotals(NamedTuple):
@@ -171,7 +161,7 @@ class IntervalTotals:
     last: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class AuditRecord:
     """An action of an operator or an agent. ``at`` is in milliseconds since 1970; records count from 1.
 
@@ -201,120 +191,7 @@ class Folded(Refused):
         super().__init__(409, "superseded", f"{counted}: send only the uploads after it")
 
 
-class UploadLog(Protocol):
-    """The uploads of all agents in the order of counting, as a hash chain (``store.chain``)."""
-
-    def append(self, position: int, upload: Upload, nonce: bytes = b"", numbers: bytes = b"") -> None:
-        """Append the next upload with the nonce of its signature; ``numbers`` are its packed gram and moment."""
-
-    def read_entries(self, after: int) -> Iterator[LogEntry]:
-        """Read the log beyond a position, in order; raise ``DamagedStore`` at a flaw."""
-
-    def find_entry(self, agent: int, sequence: int) -> LogEntry | None:
-        """Find an agent's upload of that sequence number.
-
-        Raise ``Revoked`` if the agent is unknown or revoked, ``Folded`` if the upload was folded into another.
-        """
-
-    def sum_uploads(self, agent: int) -> UploadTotals:
-        """Sum an agent's uploads in the log."""
-
-    def fold_uploads(self, before: int, position: int, least: int, most: int) -> tuple[int, int]:
-        """Fold at most ``most`` uploads from before a time, in milliseconds, into one per agent beside its last.
-
-        Return the position of the last one folded and their number; do nothing if these are ``least`` or fewer. Folding
-        takes a position of the log, folds the journal too, and does not change the server's state.
-        """
-
-
-class IdentityStore(Protocol):
-    """The enrolled agents. Times are seconds since 1970."""
-
-    def put_identity(self, identity: Identity) -> None:
-        """Add or replace an agent."""
-
-    def find_identity(self, agent: int | bytes) -> Identity | None:
-        """Find the agent of that number, or of that public key."""
-
-    def list_agents(self, after: int, most: int, state: AgentState = "all") -> AgentPage:
-        """List agents beyond a number, in the order of their numbers; idle ones have never uploaded."""
-
-    def use_nonce(self, agent: int, nonce: int, created: int) -> bool:
-        """Record the nonce of a request signed at ``created``; return False if it was used before."""
-
-    def forget_agent(self, agent: int, position: int) -> None:
-        """Erase an agent with its uploads and journal; this takes a position of the log."""
-
-
-class SnapshotStore(Protocol):
-    """The last snapshot of the server's state, in chunks that are named by their digests.
-
-    Chunks may be saved in several transactions; those of the previous snapshot need not be saved again. A committed
-    snapshot replaces the previous one.
-    """
-
-    def put_chunks(self, chunks: Mapping[bytes, bytes]) -> None:
-        """Save chunks by their digests, and delete a few unused ones."""
-
-    def commit_snapshot(self, position: int, digests: Sequence[bytes], *, purge: bool = False) -> bool:
-        """Make these chunks the snapshot at a position; return False and do nothing if one is missing.
-
-        With ``purge`` all other chunks are deleted at once. Without digests the snapshot is deleted.
-        """
-
-    def read_snapshot(self) -> Snapshot | None:
-        """Read the snapshot; its iterator raises ``DamagedStore`` at a damaged chunk."""
-
-
-class Journal(Protocol):
-    """A narrow copy of the log for the dashboard, with times and clusters.
-
-    Times are integer milliseconds since 1970. ``after`` and ``upto`` are positions of the log, exclusive and inclusive.
-    """
-
-    def record_batch(self, after: int, at: int, clusters: int, moves: Iterable[tuple[int, int]]) -> None:
-        """Copy the uploads beyond a position into the journal, and record moves: pairs of agent and new cluster.
-
-        A later move of an agent at the same position replaces the earlier one.
-        """
-
-    def find_head(self, at: int | None = None) -> Head:
-        """Find the head of the journal, now or at a time."""
-
-    def read_changes(self, after: int, upto: int) -> Changes:
-        """Read the exchanges and moves between two positions."""
-
-    def count_sizes(self, upto: int, most: int) -> ClusterSizes:
-        """Count the sizes of clusters at a position, with the names of the ``most`` largest."""
-
-    def sum_by_agent(self, upto: int, most: int | None = None) -> list[AgentTotals]:
-        """Sum the exchanges of each agent up to a position, or of a random sample of ``most`` agents."""
-
-    def sum_by_interval(self, upto: int, since: int, width: int) -> list[IntervalTotals]:
-        """Sum the exchanges since a time by intervals of ``width`` milliseconds and by cause."""
-
-
-class AuditLog(Protocol):
-    """Actions of agents and operators, as a hash chain of its own."""
-
-    def record_audit(self, at: int, actor: str, action: str, agent: int | None = None, detail: str = "") -> None:
-        """Append a record."""
-
-    def read_audit(self) -> Iterator[AuditRecord]:
-        """Read all records in order; raise ``DamagedStore`` at a flaw."""
-
-
-class SettingStore(Protocol):
-    """Named texts, such as the terms of the server, hashes of tokens and counts of refusals."""
-
-    def get_setting(self, name: str) -> str | None:
-        """Return a setting; None if it was never set."""
-
-    def set_setting(self, name: str, value: str) -> None:
-        """Set a setting."""
-
-
-class Store(UploadLog, IdentityStore, SnapshotStore, Journal, AuditLog, SettingStore, Protocol):
+class Store(Protocol):
     """The durable data of a server, on one database.
 
     ``failures`` are the exceptions of the database's driver, after which the store is closed and opened again.
@@ -347,8 +224,104 @@ class Store(UploadLog, IdentityStore, SnapshotStore, Journal, AuditLog, SettingS
         With ``purge``, erase deleted data from the database's own journals at once; return False to be called again.
         """
 
+    # The log: the uploads of all agents in the order of counting, as a hash chain (``store.chain``).
 
-def add_agent(store: IdentityStore, public_key: bytes, now: float, wanted: int | None = None) -> int:
+    def append(self, position: int, upload: Upload, nonce: bytes = b"", numbers: bytes = b"") -> None:
+        """Append the next upload with the nonce of its signature; ``numbers`` are its packed gram and moment."""
+
+    def read_entries(self, after: int) -> Iterator[LogEntry]:
+        """Read the log beyond a position, in order; raise ``DamagedStore`` at a flaw."""
+
+    def find_entry(self, agent: int, sequence: int) -> LogEntry | None:
+        """Find an agent's upload of that sequence number.
+
+        Raise ``Revoked`` if the agent is unknown or revoked, ``Folded`` if the upload was folded into another.
+        """
+
+    def sum_uploads(self, agent: int) -> UploadTotals:
+        """Sum an agent's uploads in the log."""
+
+    def fold_uploads(self, before: int, position: int, least: int, most: int) -> tuple[int, int]:
+        """Fold at most ``most`` uploads from before a time, in milliseconds, into one per agent beside its last.
+
+        Return the position of the last one folded and their number; do nothing if these are ``least`` or fewer. Folding
+        takes a position of the log, folds the journal too, and does not change the server's state.
+        """
+
+    # The enrolled agents; times are seconds since 1970.
+
+    def put_identity(self, identity: Identity) -> None:
+        """Add or replace an agent."""
+
+    def find_identity(self, agent: int | bytes) -> Identity | None:
+        """Find the agent of that number, or of that public key."""
+
+    def list_agents(self, after: int, most: int, state: AgentState = "all") -> AgentPage:
+        """List agents beyond a number, in the order of their numbers; idle ones have never uploaded."""
+
+    def use_nonce(self, agent: int, nonce: int, created: int) -> bool:
+        """Record the nonce of a request signed at ``created``; return False if it was used before."""
+
+    def forget_agent(self, agent: int, position: int) -> None:
+        """Erase an agent with its uploads and journal; this takes a position of the log."""
+
+    # The last snapshot of the server's state, in chunks named by their digests. Chunks may be saved in several
+    # transactions; those of the previous snapshot, which a committed one replaces, need not be saved again.
+
+    def put_chunks(self, chunks: Mapping[bytes, bytes]) -> None:
+        """Save chunks by their digests, and delete a few unused ones."""
+
+    def commit_snapshot(self, position: int, digests: Sequence[bytes], *, purge: bool = False) -> bool:
+        """Make these chunks the snapshot at a position; return False and do nothing if one is missing.
+
+        With ``purge`` all other chunks are deleted at once. Without digests the snapshot is deleted.
+        """
+
+    def read_snapshot(self) -> Snapshot | None:
+        """Read the snapshot; its iterator raises ``DamagedStore`` at a damaged chunk."""
+
+    # The journal: a narrow copy of the log for the dashboard, with times in milliseconds since 1970, and clusters.
+    # ``after`` and ``upto`` are positions of the log, exclusive and inclusive.
+
+    def record_batch(self, after: int, at: int, clusters: int, moves: Iterable[tuple[int, int]]) -> None:
+        """Copy the uploads beyond a position into the journal, and record moves: pairs of agent and new cluster.
+
+        A later move of an agent at the same position replaces the earlier one.
+        """
+
+    def find_head(self, at: int | None = None) -> Head:
+        """Find the head of the journal, now or at a time."""
+
+    def read_changes(self, after: int, upto: int) -> Changes:
+        """Read the exchanges and moves between two positions."""
+
+    def count_sizes(self, upto: int, most: int) -> ClusterSizes:
+        """Count the sizes of clusters at a position, with the names of the ``most`` largest."""
+
+    def sum_by_agent(self, upto: int, most: int | None = None) -> list[AgentTotals]:
+        """Sum the exchanges of each agent up to a position, or of a random sample of ``most`` agents."""
+
+    def sum_by_interval(self, upto: int, since: int, width: int) -> list[IntervalTotals]:
+        """Sum the exchanges since a time by intervals of ``width`` milliseconds and by cause."""
+
+    # The audit log: actions of agents and operators, as a hash chain of its own.
+
+    def record_audit(self, at: int, actor: str, action: str, agent: int | None = None, detail: str = "") -> None:
+        """Append a record."""
+
+    def read_audit(self) -> Iterator[AuditRecord]:
+        """Read all records in order; raise ``DamagedStore`` at a flaw."""
+
+    # Settings: named texts, such as the terms of the server, hashes of tokens and counts of refusals.
+
+    def get_setting(self, name: str) -> str | None:
+        """Return a setting; None if it was never set."""
+
+    def set_setting(self, name: str, value: str) -> None:
+        """Set a setting."""
+
+
+def add_agent(store: Store, public_key: bytes, now: float, wanted: int | None = None) -> int:
     """Enrol a public key and return the agent's number: ``wanted`` if it is free, else a random one."""
     agent = wanted or secrets.choice(AGENT_NUMBERS)
     while store.find_identity(agent) is not None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from fedcascade.service.protocol.wire import Credential, Receipt
-from fedcascade.service.store.contract import Identity, SettingStore
+from fedcascade.service.store.contract import Identity, Store
 
 EPOCH = "epoch"
 PROOF_BYTES = 16
@@ -32,11 +32,9 @@ class Epoch:
         """Return whether a session is authentic and has neither expired nor been ended."""
         expires = session.partition(".")[0]
         is_dated = expires.isascii() and expires.isdecimal() and len(expires) < 15
-        return (
-            is_dated
-            and int(expires) > now
-            and hmac.compare_digest(session.encode(), self.give_session(int(expires)).encode())
-        )
+        if not is_dated or int(expires) <= now:
+            return False
+        return hmac.compare_digest(session.encode(), self.give_session(int(expires)).encode())
 
     def give_receipt(self, position: int) -> Receipt:
         """Create a receipt for a position of the log, authenticated by the store's secret."""
@@ -44,19 +42,20 @@ class Epoch:
 
     def is_genuine(self, receipt: Receipt) -> bool:
         """Return whether a receipt is authentic and of this epoch."""
-        expected = self.compute_proof(f"receipt {self.name} {receipt.position}")
-        return receipt.epoch == self.name and hmac.compare_digest(receipt.proof, expected)
+        expected = self.give_receipt(receipt.position)
+        return receipt.epoch == self.name and hmac.compare_digest(receipt.proof, expected.proof)
 
     def give_credential(self, identity: Identity) -> Credential:
         """Create a recovery credential, with which an agent can enrol again if the store loses it."""
         agent, enrolled = identity.agent, identity.enrolled
-        proof = self.compute_proof(_write_credential(self.name, agent, enrolled, identity.public_key))
+        proof = self.compute_proof(f"credential {self.name} {agent} {enrolled!r} {identity.public_key.hex()}")
         return Credential(agent=agent, enrolled=enrolled, epoch=self.name, proof=proof)
 
     def is_credential(self, credential: Credential, public_key: bytes) -> bool:
         """Return whether a credential for a key is authentic, of any epoch."""
-        text = _write_credential(credential.epoch, credential.agent, credential.enrolled, public_key)
-        return hmac.compare_digest(credential.proof, self.compute_proof(text))
+        identity = Identity(credential.agent, public_key, credential.enrolled)
+        expected = replace(self, name=credential.epoch).give_credential(identity)
+        return hmac.compare_digest(credential.proof, expected.proof)
 
     def mark_forgotten(self, public_key: bytes) -> bytes:
         """Compute the mark of a forgotten agent's key, so that its credential is no longer valid."""
@@ -74,14 +73,10 @@ def _begin_proof(secret: bytes) -> hmac.HMAC:
     return hmac.new(secret, digestmod="sha256")
 
 
-def _write_credential(epoch: str, agent: int, enrolled: float, public_key: bytes) -> str:
-    return f"credential {epoch} {agent} {enrolled!r} {public_key.hex()}"
-
-
 NO_EPOCH = Epoch("", b"")
 
 
-def load_epoch(store: SettingStore) -> Epoch:
+def load_epoch(store: Store) -> Epoch:
     """Load the epoch of a store; a new store begins its first one."""
     text = store.get_setting(EPOCH)
     if text is None:
@@ -90,7 +85,7 @@ def load_epoch(store: SettingStore) -> Epoch:
     return Epoch(name, bytes.fromhex(secret), int(sessions))
 
 
-def begin_epoch(store: SettingStore, *, renew_secret: bool = False) -> Epoch:
+def begin_epoch(store: Store, *, renew_secret: bool = False) -> Epoch:
     """Begin a new epoch: agents then compare their uploads with the store and send missing ones.
 
     A new secret invalidates earlier receipts and credentials; agents get new ones when they compare.
@@ -101,12 +96,12 @@ def begin_epoch(store: SettingStore, *, renew_secret: bool = False) -> Epoch:
     return _save_epoch(store, Epoch(f"{number}-{secrets.token_hex(8)}", secret, earlier.sessions))
 
 
-def end_sessions(store: SettingStore) -> Epoch:
+def end_sessions(store: Store) -> Epoch:
     """End all sessions of the dashboard, at every server of the store."""
     epoch = load_epoch(store)
     return _save_epoch(store, replace(epoch, sessions=epoch.sessions + 1))
 
 
-def _save_epoch(store: SettingStore, epoch: Epoch) -> Epoch:
+def _save_epoch(store: Store, epoch: Epoch) -> Epoch:
     store.set_setting(EPOCH, f"{epoch.name} {epoch.secret.hex()} {epoch.sessions}")
     return epoch

@@ -15,8 +15,6 @@ from fedcascade.service.store.sql import MIGRATIONS
 from fedcascade.service.store.sql_store import SqlStore
 from fedcascade.service.store.sqlite import open_sqlite
 
-Opener = Callable[[str], Store]
-
 
 def open_store(url: str) -> Store:
     """Open the store of a URL, such as ``sqlite:///relative.db``, ``sqlite:////absolute.db`` or ``postgresql://...``."""
@@ -26,7 +24,7 @@ def open_store(url: str) -> Store:
     offered = [plugin.name for plugin in list_plugins("store")]
     advice = f"a store must be a URL such as sqlite:///file.db, of the schemes {', '.join([*OPENERS, *offered])}"
     require(bool(separator) and scheme in offered, f"{advice}; got '{hide_password(url)}'")
-    opener: Opener = get_plugin("store", scheme).load()
+    opener: Callable[[str], Store] = get_plugin("store", scheme).load()
     return opener(url)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import astuple
 from hashlib import blake2b
 from itertools import chain
 from typing import Any
@@ -12,7 +13,7 @@ from fedcascade.checks import require
 from fedcascade.service.store.chain import GENESIS, SIZE, DamagedStore
 from fedcascade.service.store.contract import AgentPage, AgentRecord, AgentState, AuditRecord, Identity, Snapshot
 from fedcascade.service.store.snapshot import digest_chunk, split_digests
-from fedcascade.service.store.sql import TABLES, SqlDatabase
+from fedcascade.service.store.sql import TABLES
 from fedcascade.service.store.sql_log import FORGOTTEN, SqlUploadLog
 
 CONDITIONS: dict[AgentState, str] = {
@@ -26,16 +27,22 @@ DELETED_PER_CHUNK = 2  # unused chunks deleted per chunk written
 NONCE_SECONDS = 3_600  # lifetime of nonces, far longer than that of a signature
 
 
-class SqlIdentities(SqlDatabase):
-    """Agents with their public keys."""
+class SqlStore(SqlUploadLog):
+    """All of a store on one connection."""
+
+    def __init__(self, connection: Any) -> None:
+        super().__init__(connection)
+        self._unused: set[bytes] = set()  # chunks that are not of the snapshot at ``_unused_at``
+        self._unused_at = -1
+
+    def drop_caches(self) -> None:
+        super().drop_caches()
+        self._unused_at = -1
 
     def put_identity(self, identity: Identity) -> None:
-        known = "DO UPDATE SET public_key = excluded.public_key, enrolled = excluded.enrolled"
-        statement = (
-            f"INSERT INTO agent (id, public_key, enrolled, revoked) VALUES (?, ?, ?, ?) ON CONFLICT (id) {known}"
-        )
-        values = identity.agent, identity.public_key, identity.enrolled, identity.revoked
-        self.run(f"{statement}, revoked = excluded.revoked", *values)
+        changed = ", ".join(f"{name} = excluded.{name}" for name in ("public_key", "enrolled", "revoked"))
+        statement = "INSERT INTO agent (id, public_key, enrolled, revoked) VALUES (?, ?, ?, ?)"
+        self.run(f"{statement} ON CONFLICT (id) DO UPDATE SET {changed}", *astuple(identity))
         self.drop_buffers()
 
     def find_identity(self, agent: int | bytes) -> Identity | None:
@@ -59,28 +66,6 @@ class SqlIdentities(SqlDatabase):
         rows = self.fetch_rows(statement, after, most) if most else []
         records = [AgentRecord(int(row[0]), float(row[1]), row[2] is not None, row[3]) for row in rows]
         return AgentPage(records, *map(int, self.fetch_row("SELECT count(*), count(revoked) FROM agent")))
-
-
-def check_chunks(position: int, digests: Sequence[bytes], rows: Iterable[Sequence[Any]]) -> list[bytes]:
-    """Return the chunks of these digests, in order; raise ``DamagedStore`` if one is missing or damaged."""
-    chunks = {bytes(digest): bytes(body) for digest, body in rows}
-    for digest in digests:
-        if digest not in chunks or digest_chunk(chunks[digest]) != digest:
-            raise DamagedStore(f"the snapshot at position {position} is not the one that was written")
-    return [chunks[digest] for digest in digests]
-
-
-class SqlSnapshots(SqlDatabase):
-    """Snapshots, each as the digests of its chunks."""
-
-    def __init__(self, connection: Any) -> None:
-        super().__init__(connection)
-        self._unused: set[bytes] = set()  # by the snapshot at ``_unused_at``
-        self._unused_at = -1
-
-    def drop_caches(self) -> None:
-        super().drop_caches()
-        self._unused_at = -1
 
     def put_chunks(self, chunks: Mapping[bytes, bytes]) -> None:
         position = int(self.fetch_row("SELECT coalesce(max(position), 0) FROM snapshot")[0])
@@ -133,36 +118,22 @@ class SqlSnapshots(SqlDatabase):
             for check in checks:
                 yield from check.result()
 
-
-class SqlAuditLog(SqlDatabase):
-    """The audit log; its rows are numbered without gaps."""
-
     def record_audit(self, at: int, actor: str, action: str, agent: int | None = None, detail: str = "") -> None:
         row = self.fetch_row("SELECT number, link FROM audit ORDER BY number DESC LIMIT 1")
         number, link = (0, GENESIS) if row is None else (row[0], bytes(row[1]))
-        record = AuditRecord(number=number + 1, at=at, actor=actor, action=action, agent=agent, detail=detail)
+        record = AuditRecord(number + 1, at, actor, action, agent, detail)
         statement = "INSERT INTO audit (number, at, actor, action, agent, detail, link) VALUES (?, ?, ?, ?, ?, ?, ?)"
-        self.run(statement, record.number, at, actor, action, agent, detail, extend_audit(link, record))
+        self.run(statement, *astuple(record), extend_audit(link, record))
 
     def read_audit(self) -> Iterator[AuditRecord]:
         link = GENESIS
         statement = "SELECT number, at, actor, action, agent, detail, link FROM audit ORDER BY number"
         for expected, (*values, written) in enumerate(self.fetch_rows(statement), 1):
-            names = ("number", "at", "actor", "action", "agent", "detail")
-            record = AuditRecord(**dict(zip(names, values, strict=True)))
+            record = AuditRecord(*values)
             link = extend_audit(link, record)
             if record.number != expected or bytes(written) != link:
                 raise DamagedStore(f"record {expected} of the audit log is not the one that was written")
             yield record
-
-
-def extend_audit(link: bytes, record: AuditRecord) -> bytes:
-    """Compute the link of a record from the previous link."""
-    return blake2b(link + msgspec.msgpack.encode(record), digest_size=SIZE).digest()
-
-
-class SqlStore(SqlUploadLog, SqlIdentities, SqlSnapshots, SqlAuditLog):
-    """All parts of a store on one connection."""
 
     def read_tables(self) -> Iterator[tuple[str, list[str], list[list[Any]]]]:
         """Read all tables in pieces: name, columns and some rows."""
@@ -233,3 +204,17 @@ class SqlStore(SqlUploadLog, SqlIdentities, SqlSnapshots, SqlAuditLog):
     def run_maintenance(self, *, purge: bool = False) -> bool:  # noqa: ARG002 (for subclasses)
         """Do nothing, for a database that maintains itself."""
         return True
+
+
+def check_chunks(position: int, digests: Sequence[bytes], rows: Iterable[Sequence[Any]]) -> list[bytes]:
+    """Return the chunks of these digests, in order; raise ``DamagedStore`` if one is missing or damaged."""
+    chunks = {bytes(digest): bytes(body) for digest, body in rows}
+    for digest in digests:
+        if digest not in chunks or digest_chunk(chunks[digest]) != digest:
+            raise DamagedStore(f"the snapshot at position {position} is not the one that was written")
+    return [chunks[digest] for digest in digests]
+
+
+def extend_audit(link: bytes, record: AuditRecord) -> bytes:
+    """Compute the link of a record from the previous link."""
+    return blake2b(link + msgspec.msgpack.encode(record), digest_size=SIZE).digest()

@@ -55,12 +55,12 @@ def draw_items(environment, first, scratch):
 
 
 @jit_inline
-def screen(environment, policy, first, scratch, beta, margin):
+def screen(environment, policy, first, scratch, beta):
     """Draw and screen the items."""
     columns = scratch.columns[: environment.thetas.shape[1]]
     for t in range(first, first + ROUNDS):
         draws.draw_unit_items_into(environment.seed, t, columns, environment.lifted, scratch.draft)
-        screening.screen_items(environment.most_items, policy.length, beta, margin, scratch)
+        screening.screen_items(environment.most_items, policy.length, beta, scratch)
 
 
 @jit_inline
@@ -69,7 +69,7 @@ def select(environment, policy, state, first, scratch, margin):
     beta, columns = state.numbers[arrays.BETA], scratch.columns[: environment.thetas.shape[1]]
     for t in range(first, first + ROUNDS):
         draws.draw_unit_items_into(environment.seed, t, columns, environment.lifted, scratch.draft)
-        screening.screen_items(environment.most_items, policy.length, beta, margin, scratch)
+        screening.screen_items(environment.most_items, policy.length, beta, scratch)
         ranking.select_list(environment.seed, t, environment.most_items, state.theta, state.root, beta, margin, scratch)
 
 
@@ -79,7 +79,7 @@ def count_regret(environment, policy, state, user, first, scratch, margin):
     beta, columns = state.numbers[arrays.BETA], scratch.columns[: environment.thetas.shape[1]]
     for t in range(first, first + ROUNDS):
         draws.draw_unit_items_into(environment.seed, t, columns, environment.lifted, scratch.draft)
-        screening.screen_items(environment.most_items, policy.length, beta, margin, scratch)
+        screening.screen_items(environment.most_items, policy.length, beta, scratch)
         ranking.select_list(environment.seed, t, environment.most_items, state.theta, state.root, beta, margin, scratch)
         ranking.compute_best_reward(None, environment, user, environment.most_items, policy.length, scratch)
 
@@ -140,7 +140,7 @@ def list_loops(engine: EventDrivenEngine, first: int) -> dict[str, Callable[[], 
         "drawing items: Box-Muller": lambda: draw_normals(environment, first, scratch),
         "drawing items: to length 1": lambda: draw_items(environment, first, scratch),
         "filter: all scores and true weights in single precision": lambda: screen(
-            environment, policy, first, scratch, state.numbers[arrays.BETA], margin
+            environment, policy, first, scratch, state.numbers[arrays.BETA]
         ),
         "list: candidates, exact scores of close ones, top K": lambda: select(
             environment, policy, state, first, scratch, margin

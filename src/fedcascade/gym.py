@@ -24,16 +24,15 @@ from fedcascade.environments.matrices import Triplets
 from fedcascade.environments.ratings import Ratings
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.agent import ShownList
-from fedcascade.federation.delivery import deliver_arrival, run_exchange
-from fedcascade.federation.messages import Cause, Downloads
+from fedcascade.federation.delivery import deliver_arrival
+from fedcascade.federation.messages import Downloads
 from fedcascade.federation.policies import Policy
 from fedcascade.learning.cascade import examine
 from fedcascade.learning.click_log import MISSING
 from fedcascade.learning.oracles import TopK
-from fedcascade.learning.statistics import Statistics
 from fedcascade.simulation.ledger import ExchangeLedger
-from fedcascade.simulation.reference import make_agents, show_list
-from fedcascade.simulation.scenario import Scenario, list_cluster_changes, list_newcomers, prepare_simulation
+from fedcascade.simulation.reference import exchange, make_agents, show_list, start_round
+from fedcascade.simulation.scenario import Scenario, prepare_simulation
 
 __all__ = ["IDS", "CascadeEnv", "Player"]
 
@@ -199,27 +198,20 @@ class Player:
         if not isinstance(cascade, CascadeEnv):
             raise ValueError(f"a player needs a CascadeEnv, got a {type(cascade).__name__}")
         self._scenario = Scenario(cascade.environment, policy, cascade.rounds, cascade.oracle, checkpoints=1)
-        simulation = prepare_simulation(self._scenario)
-        self._server, self._recorder = simulation.server, simulation.recorder
-        self._agents = make_agents(simulation, cascade.oracle)
+        self._simulation = prepare_simulation(self._scenario)
+        self._agents = make_agents(self._simulation, cascade.oracle)
         self._open: tuple[ShownList, int, float, int, Downloads] | None = None
 
     @property
     def ledger(self) -> ExchangeLedger:
         """The exchanges so far."""
-        return self._recorder.ledger
+        return self._simulation.recorder.ledger
 
     def act(self, observation: Observation, info: dict[str, Any]) -> Action:
         """Choose a list with the agent of the arriving user."""
         t, user, offered = int(info["round"]), int(observation["user"]), int(observation["offered"])
-        for changed, cluster in list_cluster_changes(self._server, self._scenario.environment, t):
-            self._server.groups.set_true_cluster(changed, cluster)
-            self._agents[changed].restart(Statistics.zero(self._scenario.environment.dimension))
-            upload = self._agents[changed].send_buffer(Cause.CHANGE)
-            self._recorder.record_exchange(t, *run_exchange(self._server, self._agents, upload))
-        for newcomer in list_newcomers(self._scenario, t):
-            self._agents[newcomer].receive(self._server.answer(newcomer))
-        fetched = deliver_arrival(self._server, self._agents, user)
+        start_round(self._scenario, self._simulation, self._agents, t)
+        fetched = deliver_arrival(self._simulation.server, self._agents, user)
         shown = self._agents[user].recommend(observation["items"][:offered], info["ties"][:offered])
         self._open = shown, t, float(info["draw"]), user, fetched
         action = np.full(self._scenario.oracle.length, MISSING, np.int64)
@@ -236,10 +228,7 @@ class Player:
         seen = examine(shown.items.size, clicks, reward=rewards or None)
         upload = self._agents[user].observe(shown, seen, round_=t, draw=draw)
         if upload is not None:
-            uploads, downloads = run_exchange(self._server, self._agents, upload)
-            uploads, downloads = self._server.reply_state.select_counted(uploads, fetched + downloads)
-            cause = self._scenario.policy.reply_rule.download_cause
-            self._recorder.record_exchange(t, uploads, downloads, cause)
+            exchange(self._simulation, self._agents, t, upload, fetched)
 
 
 EPISODE_OPTIONS = ("list_length", "rounds", "reward", "render_mode")  # of CascadeEnv; others build the environment

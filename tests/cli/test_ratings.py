@@ -39,17 +39,12 @@ def test_both_engines_run_ratings_and_agree(ratings: Path, capsys: pytest.Captur
 
 @pytest.mark.parametrize(
     "change",
-    [("--preset", "paper"), ("--values", "counts"), ("--scaling", "none"), ("--seed", "2")],
+    [("--preset", "paper"), ("--values", "counts"), ("--seed", "2")],
 )
 def test_every_option_changes_the_run(
     ratings: Path, capsys: pytest.CaptureFixture[str], change: tuple[str, str]
 ) -> None:
     assert run(capsys, ratings)["regret"] != run(capsys, ratings, *change)["regret"]
-
-
-def test_a_preset_is_its_steps(ratings: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    spelled = ["--scaling", "none", "--lifted", "true", "--shelf", "random"]
-    assert run(capsys, ratings, "--preset", "paper") == run(capsys, ratings, *spelled)
 
 
 def test_columns_are_named(ratings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,7 +93,6 @@ def test_a_notice_is_one_line_on_stderr(ratings: Path, tmp_path: Path, capsys: p
         (["run", "--ratings", "good.csv", "--columns", "user,item,stars"], "has no column stars for the rating"),
         (["run", "--ratings", "good.csv", "--selection", "nestled"], "did you mean 'nested'"),
         (["run", "--ratings", "good.csv", "--top-users", "many"], "top_users must be a whole number"),
-        (["run", "--ratings", "good.csv", "--lifted", "perhaps"], "lifted must be true or false"),
         (["run", "--ratings", "good.csv", "--threshold", "high"], "threshold must be a number"),
         (["run", "--preset", "paper"], "--preset: belongs to --ratings FILE"),
         (["data", "describe", "none.csv"], "there is no file none.csv"),

@@ -19,13 +19,13 @@ from fedcascade_cuda.runs import DeviceRun, find_auxiliary_rounds
 def test_auxiliary_rounds_are_those_in_which_the_trigger_fires() -> None:
     world = Synthetic(users=2, clusters=1, dimension=3, items=5, seed=3)
     run = DeviceRun(Scenario(world, POLICIES["fedc3ucb-h"], 400, TopK(length=2)), ImmediateExecutor())
-    states, policy = run.driver.states, run.driver.compiled_policy
-    states.numbers[:, arrays.SQUARED_WIDTHS] = -np.inf  # the determinant is not looked at
+    state, policy = arrays.select_agent(run.driver.states, 0), run.driver.compiled_policy
+    state.numbers[arrays.SQUARED_WIDTHS] = -np.inf  # the determinant is not looked at
     rounds = np.arange(1, 401)
     fired = [
         t
         for t in rounds.tolist()
-        if kernels.find_trigger_of(world.seed, policy, states, 0, run.scratch, t) == arrays.AUXILIARY
+        if kernels.find_trigger(world.seed, policy, state, run.scratch, t, t, 0) == arrays.AUXILIARY
     ]
     assert rounds[find_auxiliary_rounds(world.seed, 3.0, rounds)].tolist() == fired
     assert 10 < len(fired) < 200

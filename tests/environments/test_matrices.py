@@ -107,7 +107,7 @@ def test_scaled_vectors_multiply_to_the_best_matrix_of_their_rank() -> None:
     values, directions = np.linalg.eigh(matrix.T @ matrix)
     top = directions[:, np.argsort(values)[-4:]]
     nearest = matrix @ top @ top.T
-    found = compute_vectors(matrix, 4, "root")
+    found = compute_vectors(matrix, 4, is_scaled=True)
     # Unit vectors are known by their signs and proportions: divide the lengths out of the matrix too.
     lengths = [np.sqrt(np.diag(each)) for each in (_root(matrix @ matrix.T, 4), _root(matrix.T @ matrix, 4))]
     np.testing.assert_allclose(found.users @ found.items.T, nearest / np.outer(*lengths), atol=1e-9)
@@ -124,24 +124,24 @@ def test_vectors_without_scaling_are_rows_of_u() -> None:
     matrix = np.random.default_rng(2).normal(size=(10, 6))
     _, directions = np.linalg.eigh(matrix @ matrix.T)
     expected = directions[:, -3:]
-    found = compute_vectors(matrix, 3, "none")
+    found = compute_vectors(matrix, 3, is_scaled=False)
     np.testing.assert_allclose(found.users @ found.users.T, cosines(expected, expected), atol=1e-9)
 
 
 def test_signs_do_not_depend_on_the_solver() -> None:
     matrix = np.random.default_rng(4).normal(size=(10, 6))
-    found = compute_vectors(matrix, 6, "none")
+    found = compute_vectors(matrix, 6, is_scaled=False)
     left = np.linalg.svd(matrix, full_matrices=False)[0]
     largest = np.abs(left).argmax(axis=0)
     assert np.all(found.users[largest, np.arange(6)] > 0)
-    np.testing.assert_allclose(compute_vectors(-matrix, 6, "none").users, found.users, atol=1e-9)
+    np.testing.assert_allclose(compute_vectors(-matrix, 6, is_scaled=False).users, found.users, atol=1e-9)
 
 
 def test_who_points_nowhere_is_left_out() -> None:
     matrix = np.random.default_rng(5).normal(size=(8, 7))
     matrix[3] = 0.0
     matrix[:, 1] = 0.0
-    found = compute_vectors(matrix, 3, "root")
+    found = compute_vectors(matrix, 3, is_scaled=True)
     assert (len(found.users), len(found.items)) == (7, 6)
     np.testing.assert_allclose(np.linalg.norm(found.users, axis=1), 1.0)
 
@@ -149,7 +149,9 @@ def test_who_points_nowhere_is_left_out() -> None:
 def test_a_rank_that_is_not_there_is_refused() -> None:
     with pytest.raises(ValueError, match="rank >= 3 for this dimension, got rank 2"):
         compute_vectors(
-            np.outer(np.arange(1.0, 6), np.ones(4)) + np.eye(5, 4, 1)[:, :] * [[1], [0], [0], [0], [0]], 3, "root"
+            np.outer(np.arange(1.0, 6), np.ones(4)) + np.eye(5, 4, 1)[:, :] * [[1], [0], [0], [0], [0]],
+            3,
+            is_scaled=True,
         )
 
 

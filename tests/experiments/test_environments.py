@@ -40,7 +40,7 @@ def test_a_plan_describes_a_life() -> None:
     )
     world = second.build(1)
     assert isinstance(world, Ratings)
-    assert world.has_changes
+    assert world.history.find_next(1) == 50
 
 
 def test_a_plan_with_an_impossible_life_is_refused_with_its_line() -> None:

@@ -15,7 +15,9 @@ from fedcascade.numerics import code_cache
 from fedcascade.numerics.code_cache import announce_compilation
 from fedcascade.numerics.jit import jit
 
-PROGRAM = "import numpy as np; from fedcascade.numerics import linear; print(linear.sum_in_order(1.0, np.ones(2)))"
+PROGRAM = (
+    "import numpy as np; from fedcascade.numerics import linear; print(linear.compute_leverage(np.eye(3), np.ones(3)))"
+)
 
 
 @pytest.fixture

@@ -45,7 +45,6 @@ MEANING: dict[str, Callable[..., Any]] = {
     "keep_first": lambda lanes, count: np.where(np.arange(LANES) < count, lanes, LOWEST),
     "keep_below": lambda lanes, number: np.where(lanes < number, lanes, LOWEST),
     "reduce_max": np.max,
-    "reduce_sum": np.sum,
     "count_at_least": lambda lanes, number: int((lanes >= number).sum()),
     "mask_at_least": mask_at_least,
     "find_lowest_bit": lambda bits: (int(bits) & -int(bits)).bit_length() - 1,

@@ -13,7 +13,7 @@ from fedcascade.checks import require, require_integer
 from fedcascade.environments import draws
 from fedcascade.environments.behaviours import Behaviour, Logistic, compute_weights
 from fedcascade.environments.history import History, Moment
-from fedcascade.environments.options import NO_ROUND, ClusteredOptions
+from fedcascade.environments.options import ClusteredOptions
 from fedcascade.learning.oracles import ItemAttributes
 from fedcascade.numerics import streams
 
@@ -66,11 +66,6 @@ class Clustered:
         shown |= {each.name: value for each, value in values.items() if value != each.default}
         words = [f"{name}={value!r}" for name, value in shown.items()]
         return f"{type(self).__name__}({', '.join([*words, f'seed={self.seed}'])})"
-
-    @property
-    def has_changes(self) -> bool:
-        """True if the population changes in any round."""
-        return self.history.find_next(1) < NO_ROUND or len(self.history.user_roles) > 0
 
     def find_moment(self, round_: int) -> Moment:
         """Return the population in a round."""

@@ -40,19 +40,14 @@ def draw_arrivals_into(seed: Integer, first: Integer, steps: NDArray[np.float64]
 @jit
 def draw_categories(seed: Integer, round_: Integer, items: int, categories: int) -> NDArray[np.int64]:
     """Draw the category of each item of a round, uniform in 0 to ``categories`` - 1."""
-    words, drawn = streams.words(seed, streams.CATEGORY, round_, items), np.empty(items, np.int64)
-    for item in range(items):
-        drawn[item] = np.int64((np.uint64(words[item]) * np.uint64(categories)) >> np.uint64(32))
-    return drawn
+    words = streams.words(seed, streams.CATEGORY, round_, items).astype(np.uint64)
+    return ((words * np.uint64(categories)) >> np.uint64(32)).astype(np.int64)
 
 
 @jit
 def draw_costs(seed: Integer, round_: Integer, items: int) -> NDArray[np.float64]:
     """Draw the cost of each item of a round, uniform in (0, 1]."""
-    words, drawn = streams.words(seed, streams.COST, round_, items), np.empty(items)
-    for item in range(items):
-        drawn[item] = (np.float64(words[item]) + 1.0) * 2.0**-32
-    return drawn
+    return (streams.words(seed, streams.COST, round_, items).astype(np.float64) + 1.0) * 2.0**-32
 
 
 @jit

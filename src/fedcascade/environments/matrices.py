@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.checks import require, require_integer
-from fedcascade.environments.options import RatingsOptions, Scaling
+from fedcascade.environments.options import RatingsOptions
 from fedcascade.numerics import streams
 
 Points = NDArray[np.float64]
@@ -91,8 +91,8 @@ def _find_positions(numbers: NDArray[np.int64], among: NDArray[np.int64]) -> NDA
     return positions[numbers]
 
 
-def compute_vectors(matrix: NDArray[np.float64], dimension: int, scaling: Scaling) -> Vectors:
-    """Return users and items as unit vectors: rows of U sqrt(S) and V sqrt(S), or of U and V with scaling "none".
+def compute_vectors(matrix: NDArray[np.float64], dimension: int, *, is_scaled: bool) -> Vectors:
+    """Return users and items as unit vectors: rows of U sqrt(S) and V sqrt(S) if ``is_scaled``, else of U and V.
 
     The sign of singular vectors makes the largest entry of each in U positive. Zero vectors are left out.
     """
@@ -101,7 +101,7 @@ def compute_vectors(matrix: NDArray[np.float64], dimension: int, scaling: Scalin
     require(dimension <= rank, f"the ratings must be of rank >= {dimension} for this dimension, got rank {rank}")
     left, right = left[:, :dimension], right[:dimension].T
     signs = np.sign(left[np.abs(left).argmax(axis=0), np.arange(dimension)])
-    scales = signs * (np.sqrt(singular[:dimension]) if scaling == "root" else 1.0)
+    scales = signs * (np.sqrt(singular[:dimension]) if is_scaled else 1.0)
     users, items = _normalise_rows(left * scales), _normalise_rows(right * scales)
     return Vectors(users=users, items=items, singular_values=singular)
 

@@ -29,8 +29,6 @@ RewardKind = Literal["click", "beta"]
 DirectionKind = Literal["orthonormal", "random"]
 Selection = Literal["independent", "nested"]
 Values = Literal["stars", "counts", "threshold"]
-Scaling = Literal["root", "none"]
-Shelf = Literal["catalogue", "random"]
 Preset = Literal["catalogue", "paper"]
 
 STEPS = 64  # steps of a gradual change
@@ -118,29 +116,25 @@ class Turnover(Checked):
         require(self.until > self.since, f"until must be a round after {self.since}, got {self.until}")
 
 
-def read_event(name: str, kind: Any, text: str) -> Any:
-    """Parse an event of a kind from text such as 'at=500,to=existing'.
-
-    >>> read_event("change", Change, "at=500,to=existing")
-    Change(at=500, share=0.5, to='existing', until=None, every=None)
-    """
-    values = {key: parse_value(value) for key, value in split_assignments(name, text.split(","), "share=0.2").items()}
-    known = {declared.name: declared.default is MISSING for declared in fields(kind)}
-    for key in values:
-        require_known(f"key of {name}", key, known)
-    missing = [key for key, is_needed in known.items() if is_needed and key not in values]
-    require(not missing, f"{name} needs {' and '.join(missing)}, got '{text}'")
-    return kind(**values)
-
-
 @dataclass(frozen=True)
 class _EventRange(Range):
-    """Events of one kind."""
+    """Events of one kind, in text such as 'at=500,to=existing'.
+
+    >>> _events(Change).parse("change", "at=500,to=existing")
+    Change(at=500, share=0.5, to='existing', until=None, every=None)
+    """
 
     kind: Any = None
 
     def parse(self, name: str, text: str) -> Any:
-        return read_event(name, self.kind, text)
+        pairs = split_assignments(name, text.split(","), "share=0.2")
+        values = {key: parse_value(value) for key, value in pairs.items()}
+        known = {declared.name: declared.default is MISSING for declared in fields(self.kind)}
+        for key in values:
+            require_known(f"key of {name}", key, known)
+        missing = [key for key, is_needed in known.items() if is_needed and key not in values]
+        require(not missing, f"{name} needs {' and '.join(missing)}, got '{text}'")
+        return self.kind(**values)
 
 
 def _events(kind: type) -> Range:
@@ -296,7 +290,7 @@ class SyntheticOptions(ClusteredOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class RatingsOptions(ClusteredOptions):
-    """Options of ``Ratings``; the preset fills in None for the last three."""
+    """Options of ``Ratings``."""
 
     preset: Preset = constant(
         "catalogue", meaning="catalogue: items of the file; paper: random items, lifted users", range=_choices(Preset)
@@ -313,31 +307,7 @@ class RatingsOptions(ClusteredOptions):
         "stars", meaning="entries: stars, counts of ratings, or 1 for stars >= threshold", range=_choices(Values)
     )
     threshold: float = constant(4.0, meaning="fewest stars that count, with values 'threshold'", range=NUMBER)
-    scaling: Scaling | None = constant(
-        None,
-        meaning="scale singular vectors by the root of their values, or not. [the preset's]",
-        range=_choices(Scaling),
-    )
-    lifted: bool | None = constant(
-        None, meaning="map vectors to (., 1) / sqrt(2), with one singular vector less. [the preset's]", range=FLAG
-    )
-    shelf: Shelf | None = constant(
-        None,
-        meaning="catalogue: rounds offer items of the file; random: random items. [the preset's]",
-        range=_choices(Shelf),
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_integer("clusters", self.clusters)
-
-    def choose_step(self, name: str) -> Any:
-        """Return an option of a step, by default that of the preset."""
-        value = getattr(self, name)
-        return PRESETS[self.preset][name] if value is None else value
-
-
-PRESETS = {
-    "catalogue": {"scaling": "root", "lifted": False, "shelf": "catalogue"},
-    "paper": {"scaling": "none", "lifted": True, "shelf": "random"},
-}

@@ -21,8 +21,8 @@ class Ratings(Clustered):
     """An environment with users and items from ratings; the true thetas are k-means centres, rounded to the grid.
 
     The preset "catalogue" takes items from the file, as vectors of norm 1, and clips <theta, x> to [0, 1]. The preset
-    "paper" takes only users from the file, lifted, and offers random lifted items. Each step can be overridden. The
-    new thetas of changed users are those of users of the file that were not sampled.
+    "paper" takes only users from the file, lifted, and offers random lifted items. The new thetas of changed users are
+    those of users of the file that were not sampled.
 
     ``RatingsOptions`` documents the options. ``seed`` determines the sampled users, the starts of k-means and all
     draws of the rounds.
@@ -40,7 +40,7 @@ class Ratings(Clustered):
     ) -> None:
         options = replace(options or RatingsOptions(), **changes)
         users, clusters = options.users, options.clusters
-        lifted = options.choose_step("lifted")
+        lifted = options.preset == "paper"
         assert isinstance(clusters, int)
         require(clusters <= users, f"clusters must be <= users ({users}), got {clusters}")
         check_seed(seed)
@@ -50,9 +50,8 @@ class Ratings(Clustered):
         require(users <= available, f"users must be <= {available}, the users of the ratings, got {users}")
         order = np.argsort(streams.uniforms(np.uint64(seed), streams.SAMPLE, 0, available))
         sampled, others = vectors.users[order[:users]], vectors.users[order[users:]]
-        catalogue = vectors.items
         if lifted:
-            sampled, others, catalogue = lift(sampled), lift(others), lift(catalogue)
+            sampled, others = lift(sampled), lift(others)
         centres, labels = matrices.cluster_points(sampled, clusters, seed=seed)
         # Rounding removes the last bits, which depend on the SVD solver.
         self.centres = options.scale * round_to_grid(centres).astype(np.float64)
@@ -62,9 +61,8 @@ class Ratings(Clustered):
             require(len(others) > clusters, f"{needed}, the ratings have {len(others)}: use fewer users")
             wanted = options.scale * round_to_grid(others[: clusters + 1]).astype(np.float64)
             history = EventHistory(options, Tastes(labels, self.centres, wanted, lifted), seed)
-        has_catalogue = options.choose_step("shelf") == "catalogue"
-        shelf = round_to_grid(np.ascontiguousarray(catalogue.T)) if has_catalogue else None
-        super().__init__(options, seed=seed, history=history, lifted=lifted, catalogue=shelf)
+        catalogue = None if lifted else round_to_grid(np.ascontiguousarray(vectors.items.T))
+        super().__init__(options, seed=seed, history=history, lifted=lifted, catalogue=catalogue)
         self.singular_values = vectors.singular_values
 
     def with_seed(self, seed: int) -> "Ratings":
@@ -79,8 +77,8 @@ class Ratings(Clustered):
 
 def _compute_vectors(ratings: Triplets, options: RatingsOptions) -> Vectors:
     matrix = matrices.build_rating_matrix(ratings, options)
-    free = options.dimension - options.choose_step("lifted")
-    vectors = matrices.compute_vectors(matrix, free, options.choose_step("scaling"))
+    is_paper = options.preset == "paper"
+    vectors = matrices.compute_vectors(matrix, options.dimension - is_paper, is_scaled=not is_paper)
     counts = {"users": (len(matrix), len(vectors.users)), "items": (matrix.shape[1], len(vectors.items))}
     lost = [f"{rows - left} of {rows} {kind}" for kind, (rows, left) in counts.items() if left < rows]
     if lost:

@@ -38,26 +38,16 @@ class ClickModel:
     def predict(self, items: NDArray[np.int64]) -> Shares:
         """Return the click probability of each position of lists (n, K); meaningless beyond the end of a list."""
         attraction = self.attraction[np.maximum(items, 0)]
-        looked = np.ones(len(items))
-        chances = np.empty(items.shape)
-        for position in range(items.shape[1]):
-            drawn = attraction[:, position]
-            if self.name == "pbm":
-                assert self.going_on is not None
-                looked = np.full(len(items), self.going_on[position])
-            chances[:, position] = looked * drawn
-            looked = looked * (1.0 - drawn + drawn * self._stay(items[:, position], position))
-        return np.clip(chances, LEAST, 1.0 - LEAST)
-
-    def _stay(self, items: NDArray[np.int64], position: int) -> Shares | float:
-        """Return the probability to continue after a click."""
-        if self.name == "dcm":
-            assert self.going_on is not None
-            return float(self.going_on[position])
-        if self.name == "dbn":
-            assert self.satisfaction is not None
-            return 1.0 - self.satisfaction[np.maximum(items, 0)]
-        return 0.0
+        looked, going_on = np.ones(items.shape), np.zeros(items.shape)
+        if self.going_on is not None:
+            going_on[:] = self.going_on[: items.shape[1]]
+        if self.satisfaction is not None:
+            going_on = 1.0 - self.satisfaction[np.maximum(items, 0)]
+        if self.name == "pbm":
+            looked = going_on
+        else:
+            np.cumprod((1.0 - attraction + attraction * going_on)[:, :-1], axis=1, out=looked[:, 1:])
+        return np.clip(looked * attraction, LEAST, 1.0 - LEAST)
 
 
 def _share(part: Shares, whole: Shares) -> Shares:

@@ -33,6 +33,7 @@ from fedcascade.numerics.streams import REPLAY, uniform
 Progress = Callable[[int], None]  # called with the number of lists done
 LOGGED, AVERAGE, CLICKED = "logged", "average", "clicked"  # the rows of the log itself: reward, and click rate
 HEADER = ("policy", "estimator", "per list", "95% interval", "effective lists", "of")
+ACCEPTANCE, FOLD = 0, 1  # numbers of a row's draws: whether replay accepts its list, and its fold
 UNIFORM = 1e-6  # largest relative difference between propensities of uniformly random lists
 NAMES = Range(
     "names of estimators, separated by commas",
@@ -171,28 +172,22 @@ class Totals:
 
     def __init__(self, estimators: Sequence[str]) -> None:
         self.estimators = list(estimators)
-        self.numerators, self.denominators = np.zeros((0, len(estimators))), np.zeros((0, len(estimators)))
+        self.sums = np.zeros((2, 0, len(estimators)))  # numerators and denominators, by user and estimator
         self.weight = self.square = 0.0
         self.accepted = self.lists = 0
 
     def add(self, users: NDArray[np.int64], evidence: Evidence) -> None:
-        most = max(len(self.numerators), int(users.max()) + 1)
-        more = most - len(self.numerators)
-        self.numerators, self.denominators = (np.pad(part, ((0, more), (0, 0))) for part in self.parts)
+        most = max(self.sums.shape[1], int(users.max()) + 1)
+        self.sums = np.pad(self.sums, ((0, 0), (0, most - self.sums.shape[1]), (0, 0)))
         for place, name in enumerate(self.estimators):
             logged = LOGGED_CLICKS if name == CLICKED else LOGGED_MEAN
-            above, below = ESTIMATORS.get(name, logged).sum_up(evidence)
-            self.numerators[:, place] += np.bincount(users, above, most)
-            self.denominators[:, place] += np.bincount(users, below, most)
+            for part, values in enumerate(ESTIMATORS.get(name, logged).sum_up(evidence)):
+                self.sums[part, :, place] += np.bincount(users, values, most)
         if evidence.whole is not None:
             self.weight += float(evidence.whole.sum())
             self.square += float((evidence.whole**2).sum())
         self.accepted += int(evidence.accepted.sum())
         self.lists += len(users)
-
-    @property
-    def parts(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        return self.numerators, self.denominators
 
     def count_effective(self, estimator: str) -> float:
         share = self.weight**2 / self.square if self.square else 0.0
@@ -203,9 +198,7 @@ class Totals:
 def summarise(totals: Mapping[str, Totals], refusals: dict[str, str], options: EvaluationOptions) -> Evaluation:
     """Compute estimates, differences and their intervals from the totals of the log and of each policy."""
     rows = [(policy, estimator) for policy, total in totals.items() for estimator in total.estimators]
-    above, below = (
-        np.concatenate([total.parts[part] for total in totals.values()], axis=1) for part in range(2)
-    )  # all with the same users
+    above, below = np.concatenate([total.sums for total in totals.values()], axis=2)  # all with the same users
     first = next((policy for policy in totals if policy != LOGGED), LOGGED)
     pairs = [(policy, estimator, LOGGED, AVERAGE) for policy, estimator in rows if policy != LOGGED]
     pairs += [(policy, name, first, name) for policy, name in rows if policy not in (LOGGED, first)]
@@ -250,7 +243,7 @@ def evaluate_frozen(
             chosen = choose_estimators(options.estimators, refusals)
             own = [AVERAGE, CLICKED] if options.reward == "value" else [AVERAGE]
             totals = {LOGGED: Totals(own)} | {name: Totals(chosen) for name in names}
-        draws = draw_replay(seed, first, len(batch))
+        draws = draw_uniforms(seed, first, len(batch), ACCEPTANCE)
         folds = draw_folds(seed, first, len(batch)) if model.ndim == 3 else None
         for policy in policies:
             ratings = rate_log(policy, model, batch, table, folds=folds, first_row=first, threads=options.threads)
@@ -273,21 +266,17 @@ def find_items(log: ClickLog, places: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 @jit
-def draw_replay(seed: np.uint64, first: int, count: int) -> NDArray[np.float64]:
-    """Draw a uniform number for each row of a log from ``first`` on, for the acceptance of lists."""
+def draw_uniforms(seed: np.uint64, first: int, count: int, which: int) -> NDArray[np.float64]:
+    """Draw a uniform number for each row of a log from ``first`` on, of those of which each row has several."""
     draws = np.empty(count)
     for row in range(count):
-        draws[row] = uniform(seed, REPLAY, first + row, 0)
+        draws[row] = uniform(seed, REPLAY, first + row, which)
     return draws
 
 
-@jit
 def draw_folds(seed: np.uint64, first: int, count: int) -> NDArray[np.int64]:
     """Draw the fold, 0 or 1, of each row of a log from ``first`` on."""
-    folds = np.empty(count, np.int64)
-    for row in range(count):
-        folds[row] = 1 if uniform(seed, REPLAY, first + row, 1) < 0.5 else 0
-    return folds
+    return (draw_uniforms(seed, first, count, FOLD) < 0.5).astype(np.int64)
 
 
 def fit_folds(

@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,8 +82,7 @@ def _add_rows(sums: LogSums | None, log: Log, batch: ClickLog, rows: slice) -> L
     return sums
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class FrozenPolicy:
+class FrozenPolicy(NamedTuple):
     """A policy without further learning: theta, root and beta of each user, and the exploration of lists.
 
     The last row serves users that are not in the log.

@@ -7,12 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.checks import require
+from fedcascade.environments.behaviours import compute_weights
 from fedcascade.evaluation.fit import FrozenPolicy
 from fedcascade.learning.click_log import MISSING, ClickLog
 from fedcascade.learning.exploration import explore, fill_chances, update_masses
 from fedcascade.learning.log_sums import NO_FEATURES, find_places
 from fedcascade.numerics.jit import jit
-from fedcascade.numerics.linear import Features, Vector, compute_means, compute_ucb_scores
+from fedcascade.numerics.linear import Features, Vector, compute_ucb_scores
 from fedcascade.numerics.streams import TIE, words
 
 SAMPLES = 4  # drawn lists per row, to average the expected reward of a policy that explores
@@ -31,9 +32,7 @@ class RatedLists(NamedTuple):
 class _Arrays(NamedTuple):
     """The policy, the model and the log as arrays; items are indices into those on offer."""
 
-    theta: NDArray[np.float64]
-    root: NDArray[np.float64]
-    beta: NDArray[np.float64]
+    policy: FrozenPolicy
     model: NDArray[np.float64]
     users: NDArray[np.int64]
     modelled: NDArray[np.int64]  # the row of the model for each list
@@ -42,9 +41,6 @@ class _Arrays(NamedTuple):
     offers: NDArray[np.int64]
     table: Features  # (d, items) if all items are on offer in every row, else (d, 0)
     features: NDArray[np.float32]  # (n, M, d) of the items on offer, else (0, 0, d)
-    kind: int
-    level: float
-    length: int
 
 
 def rate_log(
@@ -102,9 +98,7 @@ def _gather(
             features = np.ascontiguousarray(table[np.maximum(log.offered, 0)])
     offers = np.full(n, columns.shape[1]) if log.offered is None else (log.offered != MISSING).sum(axis=1)
     return _Arrays(
-        theta=policy.theta,
-        root=policy.root,
-        beta=policy.beta,
+        policy=policy,
         model=model,
         users=users,
         modelled=modelled,
@@ -113,32 +107,28 @@ def _gather(
         offers=offers,
         table=columns,
         features=features,
-        kind=policy.kind,
-        level=policy.level,
-        length=policy.length,
     )
 
 
 @jit
 def rate_rows(rows: NDArray[np.intp], arrays: _Arrays, samples: int, first_row: int, ratings: RatedLists) -> None:
     """Fill the ratings of some rows, sorted by user."""
-    kind, level = arrays.kind, arrays.level
+    policy = arrays.policy
     last_user, last_model, scores, weights = -1, -1, np.empty(0), np.empty(0)
     for row in rows:
         user, model, offers = arrays.users[row], arrays.modelled[row], arrays.offers[row]
         is_table = arrays.table.shape[1] > 0
         if not is_table or user != last_user or model != last_model:
             columns = arrays.table if is_table else np.ascontiguousarray(arrays.features[row, :offers].T)
-            scores = compute_ucb_scores(arrays.theta[user], arrays.root[user], arrays.beta[user], columns)
-            weights = compute_means(arrays.model[model], columns)
-            for item in range(offers):
-                weights[item] = min(max(weights[item], 0.0), 1.0)
+            scores = compute_ucb_scores(policy.theta[user], policy.root[user], policy.beta[user], columns)
+            weights = compute_weights(None, arrays.model[model], columns)
             last_user, last_model = user, model
         places = arrays.places[row, : arrays.lengths[row]]
         rate_list(arrays, scores, weights, places, row, ratings)
         ratings.direct[row] = 0.0
         for sample in range(samples):
-            chosen = explore(kind, level, scores, words(first_row + row, TIE, sample, offers), arrays.length)
+            ties = words(first_row + row, TIE, sample, offers)
+            chosen = explore(policy.kind, policy.level, scores, ties, policy.length)
             missed = 1.0
             for position in range(chosen.size):
                 missed *= 1.0 - weights[chosen[position]]
@@ -155,7 +145,7 @@ def rate_list(
     Under a cascade, Q(a_1..a_k) = S (w(a_k) + (1 - w(a_k)) T). S is the probability of no click above. T is that of a
     click below, if each item below has the mean weight of the policy's choice at position k.
     """
-    kind, level = arrays.kind, arrays.level
+    kind, level = arrays.policy.kind, arrays.policy.level
     target, baseline, expected = ratings.target[row], ratings.baseline[row], ratings.expected[row]
     taken, chances = np.zeros(scores.size, np.bool_), np.empty(scores.size)
     masses, missed = np.array([1.0 - level, level]), 1.0

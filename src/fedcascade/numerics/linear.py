@@ -107,36 +107,6 @@ def solve_into(root: Matrix, vector: Vector, solution: Vector) -> None:
             solution[k] += root[j, k] * value
 
 
-@jit_inline
-def bound_width(root: Matrix, inner: Matrix, scratch: Matrix) -> float:
-    """Bound the squared width of vectors of length 1 whose last coordinate is 0 from above.
-
-    The largest squared width is the largest eigenvalue of the inner part of R^T R, the least shift for which shift I -
-    inner is definite. Bisection gets within 3 % of it at d = 20. ``inner`` and ``scratch`` have the root's size.
-    """
-    size, trace = root.shape[0], 0.0
-    inner[:] = 0.0
-    for j in range(size):
-        for i in range(min(j + 1, size - 1)):
-            for k in range(min(j + 1, size - 1)):
-                inner[i, k] += root[j, i] * root[j, k]
-    for k in range(size):
-        trace += inner[k, k]
-    low, high = trace / size, trace
-    for _ in range(7):
-        middle = np.sqrt(low * high)
-        for i in range(size):
-            for k in range(size):
-                scratch[i, k] = -inner[i, k]
-            scratch[i, i] += middle
-        factorise(scratch)
-        if np.isfinite(compute_log_det(scratch)):
-            high = middle
-        else:
-            low = middle
-    return high * (1.0 + 1e-9)
-
-
 @jit
 def solve_ridge(gram: Matrix, moment: Vector, lambda_: float) -> tuple[Vector, Matrix, float]:
     """Return theta, inverse root and ln det of lambda I + gram; ln det is NaN if the sum is not definite."""
@@ -226,14 +196,6 @@ def compute_ucb_scores_into(
             score[i] += beta * np.sqrt(width[i])
     for i in range(score.size):
         score[i] = min(score[i], 1.0)
-
-
-@jit
-def sum_in_order(total: float, values: Vector) -> float:
-    """Add the values to a total one by one."""
-    for value in values:
-        total += value
-    return total
 
 
 @jit_inline

@@ -1,7 +1,7 @@
 """SIMD operations on sixteen single-precision numbers, for loops that LLVM does not vectorise.
 
-``Float32x16`` exists in compiled code only. LLVM maps it to one register of 512 bits, two of 256 or four of 128. Except
-for ``reduce_sum``, no function rounds more than once, so results are the same on every processor.
+``Float32x16`` exists in compiled code only. LLVM maps it to one register of 512 bits, two of 256 or four of 128. No
+function rounds more than once, so results are the same on every processor.
 """
 
 from collections.abc import Callable
@@ -93,12 +93,6 @@ def _reduce_max(builder: Any, lanes: Any) -> Any:
     return largest
 
 
-def _reduce_sum(builder: Any, lanes: Any) -> Any:
-    total = call_llvm(builder, "llvm.vector.reduce.fadd.v16f32", _SINGLE, ir.Constant(_SINGLE, 0.0), lanes)
-    total.fastmath.add("reassoc")  # in whatever order is fastest
-    return total
-
-
 def _count_at_least(builder: Any, lanes: Any, number: Any) -> Any:
     reached = builder.fcmp_ordered(">=", lanes, _broadcast(builder, number))
     return builder.zext(builder.ctpop(builder.bitcast(reached, ir.IntType(LANES))), _WORD)
@@ -139,9 +133,8 @@ keep_below = make_intrinsic(
     _PACK(_PACK, _ONE),
     lambda builder, a, number: builder.select(builder.fcmp_ordered("<", a, _broadcast(builder, number)), a, _LOWEST),
 )
-# reduce_max(lanes): the largest. reduce_sum(lanes): the sum in any order; its last bits depend on the processor.
+# reduce_max(lanes): the largest.
 reduce_max = make_intrinsic(_ONE(_PACK), _reduce_max)
-reduce_sum = make_intrinsic(_ONE(_PACK), _reduce_sum)
 # count_at_least(lanes, number): the number of lanes with at least that value.
 count_at_least = make_intrinsic(types.int64(_PACK, _ONE), _count_at_least)
 # mask_at_least(row, at, floor): 64 bits, set where a neighbour in the row is at least the floor.

@@ -184,25 +184,6 @@ def sample_indices(seed: Integer, stream: Integer, round_: Integer, population: 
     return order[:count]
 
 
-@jit
-def sample_few_indices(
-    seed: Integer, stream: Integer, round_: Integer, population: int, count: int
-) -> NDArray[np.int64]:
-    """Return the result of ``sample_indices`` in O(count^2) time, storing only the moved entries of the order."""
-    chosen, picks = np.empty(count, np.int64), words(seed, stream, round_, count)
-    places, values = np.empty(count, np.int64), np.empty(count, np.int64)
-    for i in range(count):
-        j = i + np.int64((np.uint64(picks[i]) * np.uint64(population - i)) >> _32)
-        chosen[i], moved = j, i
-        for k in range(i):
-            if places[k] == j:
-                chosen[i] = values[k]
-            if places[k] == i:
-                moved = values[k]
-        places[i], values[i] = j, moved
-    return chosen
-
-
 @jit_inline
 def draw_words_into(
     seed: Integer, stream: Integer, round_: Integer, out: NDArray[np.uint32], buffer: WordBuffer

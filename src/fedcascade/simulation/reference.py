@@ -1,6 +1,6 @@
 """The reference engine: Algorithm 1 as a plain loop, for any policy and environment."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -56,13 +56,7 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> Trace:
         warm_up(server, agents, scenario.warm)
 
     for t in range(1, rounds + 1):  # Algorithm 1, line 4
-        for changed, cluster in list_cluster_changes(server, environment, t):
-            server.groups.set_true_cluster(changed, cluster)
-            agents[changed].restart(Statistics.zero(environment.dimension))
-            upload = agents[changed].send_buffer(Cause.CHANGE)
-            recorder.record_exchange(t, *run_exchange(server, agents, upload))
-        for newcomer in list_newcomers(scenario, t):
-            agents[newcomer].receive(server.answer(newcomer))
+        start_round(scenario, simulation, agents, t)
         user = environment.arrival(t)  # line 5
         fetched = deliver_arrival(server, agents, user)
         # line 6: LocalAgent
@@ -70,15 +64,32 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> Trace:
         for late in queue.take(t):
             sent = agents[late.user].observe(late.shown, late.seen, round_=t, draw=late.draw)
             if sent is not None:  # line 7
-                uploads, downloads = run_exchange(server, agents, sent)  # lines 8 to 11
-                uploads, downloads = server.reply_state.select_counted(uploads, late.fetched + downloads)
-                recorder.record_exchange(t, uploads, downloads, scenario.policy.reply_rule.download_cause)
+                exchange(simulation, agents, t, sent, late.fetched)  # lines 8 to 11
         recorder.record_round(t, user, played)
         recorder.record_checkpoint(t, server.groups.labels)
         if progress is not None and (t % REPORT_EVERY == 0 or t == rounds):
             progress(t)
 
     return recorder.build_trace(scenario.policy.name, "reference", server.groups.labels)
+
+
+def start_round(scenario: Scenario, simulation: Simulation, agents: Sequence[Agent], round_: int) -> None:
+    """Report changed users to a server that knows true clusters, and send its prior to newcomers."""
+    server, environment = simulation.server, scenario.environment
+    for changed, cluster in list_cluster_changes(server, environment, round_):
+        server.groups.set_true_cluster(changed, cluster)
+        agents[changed].restart(Statistics.zero(environment.dimension))
+        upload = agents[changed].send_buffer(Cause.CHANGE)
+        simulation.recorder.record_exchange(round_, *run_exchange(server, agents, upload))
+    for newcomer in list_newcomers(scenario, round_):
+        agents[newcomer].receive(server.answer(newcomer))
+
+
+def exchange(simulation: Simulation, agents: Sequence[Agent], round_: int, upload: Upload, fetched: Downloads) -> None:
+    """Run an exchange, and record it with the downloads ``fetched`` before the round."""
+    uploads, downloads = run_exchange(simulation.server, agents, upload)
+    uploads, downloads = simulation.server.reply_state.select_counted(uploads, fetched + downloads)
+    simulation.recorder.record_exchange(round_, uploads, downloads, simulation.policy.reply_rule.download_cause)
 
 
 class LateFeedback(NamedTuple):

@@ -150,14 +150,12 @@ def prepare_simulation(scenario: Scenario) -> Simulation:
     require_one_click(environment, policy)
     length = oracle.length if scenario.keep_lists else 0
     server = Server(policy=policy, agents=users, dimension=d, truth=truth)
-    has_events = isinstance(environment, Clustered) and environment.history.user_roles
     recorder = Recorder(
         rounds=scenario.rounds,
         checkpoints=scenario.checkpoints,
         truth=truth,
         list_length=length,
         has_propensities=isinstance(oracle, Explorer),
-        population=scenario.clustered if has_events else None,
-        catalogue=environment if isinstance(environment, Clustered) and environment.catalogue.shape[1] else None,
+        environment=environment if isinstance(environment, Clustered) else None,
     )
     return Simulation(problem, policy, server, recorder, int(getattr(environment, "seed", 0)))

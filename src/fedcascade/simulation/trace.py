@@ -17,7 +17,7 @@ from fedcascade.federation.grouping.partition import relabel_canonically
 from fedcascade.federation.messages import Cause, Downloads, Upload, count_payload_bytes
 from fedcascade.intervals import Interval, estimate_mean
 from fedcascade.learning.exposure import Exposure
-from fedcascade.numerics.linear import Vector, sum_in_order
+from fedcascade.numerics.linear import Vector
 from fedcascade.simulation.ledger import ExchangeLedger, LedgerEntry
 from fedcascade.simulation.user_regret import RegretByUser, UserRecord
 
@@ -150,7 +150,7 @@ def space_checkpoints(rounds: int, checkpoints: int) -> list[int]:
 
 
 class Recorder:
-    """A collector of the Trace of a running simulation; ``population`` is given if it has events."""
+    """A collector of the Trace of a running simulation; ``environment`` is given to count by user and by item."""
 
     def __init__(
         self,
@@ -160,12 +160,12 @@ class Recorder:
         truth: NDArray[np.int64],
         list_length: int = 0,
         has_propensities: bool = False,
-        population: Clustered | None = None,
-        catalogue: Clustered | None = None,
+        environment: Clustered | None = None,
     ) -> None:
-        self.rounds, self.truth = rounds, truth
-        self.population = population
-        self.regret_by_user = None if population is None else RegretByUser(population.history.user_roles)
+        self.rounds, self.truth, self.environment = rounds, truth, environment
+        roles = () if environment is None else environment.history.user_roles
+        items = 0 if environment is None else environment.catalogue.shape[1]
+        self.regret_by_user = RegretByUser(roles) if roles else None
         self.regret = 0.0
         self.reward: float = 0
         self.clicked = self.observations = 0
@@ -174,8 +174,7 @@ class Recorder:
         self.lists = np.full((rounds, list_length), -1, np.int32) if list_length else None
         self.propensities = np.ones((rounds, list_length)) if list_length and has_propensities else None
         self.stops = space_checkpoints(rounds, checkpoints)
-        self.catalogue = catalogue
-        self.shown = None if catalogue is None else np.zeros(catalogue.catalogue.shape[1], np.int64)
+        self.shown = np.zeros(items, np.int64) if items else None
         self.start_clock()
 
     def start_clock(self) -> None:
@@ -196,7 +195,7 @@ class Recorder:
         if self.regret_by_user is not None:
             regret = self.regret_by_user.record(users, regret)
             clicked = clicked & self.regret_by_user.is_honest[users]
-        self.regret = sum_in_order(self.regret, regret)
+        self.regret = float(np.cumsum(np.append(self.regret, regret))[-1])  # added in order
         self.clicked += int(clicked.sum())
         self.reward += int(clicked.sum()) if rewards is None or not rewards.size else float(rewards.sum())
         self.observations += int(examined.sum())
@@ -225,8 +224,8 @@ class Recorder:
             self.propensities[round_ - 1, : shown.items.size] = shown.propensities
 
     def _count_shown(self, first: int, lists: Lists) -> None:
-        if self.catalogue is not None and self.shown is not None:
-            count_shown(self.catalogue.seed, np.uint64(first), lists, self.catalogue.most_items, self.shown)
+        if self.environment is not None and self.shown is not None:
+            count_shown(self.environment.seed, np.uint64(first), lists, self.environment.most_items, self.shown)
 
     def record_exchange(
         self, round_: int, uploads: Sequence[Upload], downloads: Downloads, alone: Cause | None = None
@@ -249,9 +248,9 @@ class Recorder:
 
     def _compare_with_truth(self, round_: int, labels: NDArray[np.int64]) -> float:
         """Return the clustering error of honest users that are present."""
-        if self.population is None or self.regret_by_user is None:
+        if self.environment is None or self.regret_by_user is None:
             return compute_clustering_error(labels, self.truth)
-        moment = self.population.find_moment(round_)
+        moment = self.environment.find_moment(round_)
         counted = moment.present & self.regret_by_user.is_honest
         return compute_clustering_error(labels[counted], moment.clusters[counted])
 

@@ -26,8 +26,8 @@ def measure_errors(ridge: Ridge, beta: float, items: int, seed: int) -> tuple[fl
     scratch = screening.make_scratch(d, items, 1)
     columns = scratch.columns[:d]
     draws.draw_unit_items_into(seed, 1, columns, True, scratch.draft)
-    margin = screening.load_decision(ridge.theta, ridge.root, beta, np.inf, scratch)
-    screening.screen_items(items, 1, beta, margin, scratch)
+    margin = screening.load_decision(ridge.theta, ridge.root, beta, scratch)
+    screening.screen_items(items, 1, beta, scratch)
     widths = np.sqrt(linear.compute_squared_widths(ridge.root, columns))[:items]
     scores = linear.compute_means(ridge.theta, columns)[:items] + beta * widths
     width_errors = np.abs(np.sqrt(scratch.squared_width[:items].astype(np.float64)) - widths)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from numba.cuda import config
 
+from fedcascade.environments.options import NO_ROUND
 from fedcascade.learning.confidence import Constant, Theory
 from fedcascade.learning.oracles import TopK
 from fedcascade.simulation.exact import arrays, lowering
@@ -61,7 +62,7 @@ def _list_unsupported(scenario: Scenario) -> Iterator[str]:
         yield f"click model {environment.behaviour.model}"
     if environment.link is not None:
         yield f"link {type(environment.link).__name__}"
-    if environment.has_changes:
+    if environment.history.find_next(1) < NO_ROUND or environment.history.user_roles:
         yield "environment with a changing population"
     if environment.catalogue.shape[1] > 0:
         yield f"catalogue of {type(environment).__name__}"

@@ -133,9 +133,11 @@ class DeviceRun:
         segment, driver = self.segment, self.driver
         cursor = int(self.positions.cursor[agent])
         t = segment.first + int(segment.order[cursor - 1])
-        self._load_buffer(agent, own, self._count_arrivals(agent, cursor))
+        arrivals = self._count_arrivals(agent, cursor)
+        self._load_buffer(agent, own, arrivals)
         seed, policy = driver.compiled_environment.seed, driver.compiled_policy
-        kind = int(kernels.find_trigger_of(seed, policy, driver.states, agent, self.scratch, t))
+        state = arrays.select_agent(driver.states, agent)
+        kind = int(kernels.find_trigger(seed, policy, state, self.scratch, t, t, arrivals))
         if kind >= 0:
             self.positions.next_upload[agent] = NO_UPLOAD
             heappush(self.uploads, (t, agent, kind))

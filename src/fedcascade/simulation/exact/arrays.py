@@ -16,7 +16,7 @@ from fedcascade.numerics.jit import jit, jit_inline
 from fedcascade.simulation.exact.screening import Indices, Scratch
 
 DETERMINANT, AUXILIARY, DOUBLING, ALWAYS, SYNCHRONISATION, CHANGE = 0, 1, 2, 3, 4, 5  # kinds of triggers
-LOG_DET, BETA, SQUARED_WIDTHS, BOUND_WIDTH = 0, 1, 2, 3  # indices into AgentState.numbers
+LOG_DET, BETA, SQUARED_WIDTHS = 0, 1, 2  # indices into AgentState.numbers
 EXAMINED, CLICKS, ROUNDS, ARRIVALS, SHORTFALL = 0, 1, 2, 3, 4  # indices into AgentState.counts
 
 
@@ -72,7 +72,7 @@ class AgentState(NamedTuple):
     root: NDArray[np.float64]
     buffer_gram: NDArray[np.float64]
     buffer_moment: NDArray[np.float64]
-    numbers: NDArray[np.float64]  # LOG_DET of the download, BETA, SQUARED_WIDTHS since then, BOUND_WIDTH (0: unknown)
+    numbers: NDArray[np.float64]  # LOG_DET of the download, BETA, SQUARED_WIDTHS since then
     counts: NDArray[np.int64]  # EXAMINED, CLICKS, ROUNDS and SHORTFALL (in GRIDs) of the buffer, total ARRIVALS
 
 
@@ -175,17 +175,14 @@ def view_agent(states: AgentState, agent: int) -> AgentState:
 
 
 @jit_inline
-def unpack_agent(policy: CompiledPolicy, packed: PackedStates, agent: int, state: AgentState, scratch: Scratch) -> None:
-    """Fill ``state`` with an agent's download, buffer and decision, but not its numbers and counts."""
-    linear.unpack_sums(packed.download[agent], state.gram, state.moment)
-    linear.unpack_sums(packed.buffer[agent], state.buffer_gram, state.buffer_moment)
+def unpack_agent(
+    policy: CompiledPolicy, packed: PackedStates, agent: int, slot: AgentState, scratch: Scratch
+) -> AgentState:
+    """Fill ``slot`` with an agent's download, buffer and decision; return it with its numbers and counts."""
+    gram, moment, theta, root = slot.gram, slot.moment, slot.theta, slot.root
+    linear.unpack_sums(packed.download[agent], gram, moment)
+    linear.unpack_sums(packed.buffer[agent], slot.buffer_gram, slot.buffer_moment)
     if not policy.every_round:
-        linear.solve_ridge_into(state.gram, state.moment, policy.lambda_, scratch.upper, state.root, state.theta)
-
-
-@jit_inline
-def place_agent(slot: AgentState, packed: PackedStates, agent: int) -> AgentState:
-    """Return the matrices and vectors of ``slot`` with views of the agent's numbers and counts in ``packed``."""
-    gram, moment = slot.gram, slot.moment
+        linear.solve_ridge_into(gram, moment, policy.lambda_, scratch.upper, root, theta)
     numbers, counts = packed.numbers[agent], packed.counts[agent]
-    return AgentState(gram, moment, slot.theta, slot.root, slot.buffer_gram, slot.buffer_moment, numbers, counts)
+    return AgentState(gram, moment, theta, root, slot.buffer_gram, slot.buffer_moment, numbers, counts)

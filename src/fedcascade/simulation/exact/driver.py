@@ -160,23 +160,23 @@ class ExchangeDriver:
         if self.policy.personal:
             fit_personal(self.compiled_policy, arrays.select_agent(states, agent), self.personal, agent)
 
-    def _compute_numbers(self, ridge: Ridge, deviation: float = 1.0) -> tuple[float, float, float, float]:
+    def _compute_numbers(self, ridge: Ridge, deviation: float = 1.0) -> tuple[float, float, float]:
         """Return ``AgentState.numbers`` for this ridge and an empty buffer."""
-        return ridge.log_det, deviation * self.policy.confidence.radius(ridge, self.problem), 0.0, 0.0
+        return ridge.log_det, deviation * self.policy.confidence.radius(ridge, self.problem), 0.0
 
 
 def make_states(users: int, d: int) -> AgentState:
     """Make the state of agents without data."""
     moment, theta, buffer_moment = np.zeros((3, users, d))
     gram, root, buffer_gram = np.zeros((3, users, d, d))
-    numbers, counts = np.zeros((users, 4)), np.zeros((users, 5), np.int64)
+    numbers, counts = np.zeros((users, 3)), np.zeros((users, 5), np.int64)
     return AgentState(gram, moment, theta, root, buffer_gram, buffer_moment, numbers, counts)
 
 
 def make_pushed_state(users: int, d: int) -> PushedState:
     """Make the state of agents without pushes; of no agents if downloads apply at once."""
     (gram, root), (moment, theta) = np.zeros((2, users, d, d)), np.zeros((2, users, d))
-    return PushedState(gram, moment, theta, root, np.zeros((users, 4)), np.zeros(users, np.bool_))
+    return PushedState(gram, moment, theta, root, np.zeros((users, 3)), np.zeros(users, np.bool_))
 
 
 def _fill_buffer(states: AgentState, agent: int, statistics: Statistics) -> None:
@@ -191,7 +191,7 @@ def make_packed_states(users: int, d: int) -> PackedStates:
     """Make packed states of agents without data."""
     width = d * (d + 1) // 2 + d
     download, buffer = np.zeros((users, width)), np.zeros((users, width))
-    return PackedStates(download, buffer, np.zeros((users, 4)), np.zeros((users, 5), np.int64))
+    return PackedStates(download, buffer, np.zeros((users, 3)), np.zeros((users, 5), np.int64))
 
 
 def _take_packed_buffer(packed: PackedStates, agent: int, d: int) -> Statistics:

@@ -56,12 +56,9 @@ def advance_agents(
     while place < agents.size:
         agent = agents[place]
         cursor, stop, fired = window.cursor[agent], window.stop[agent], -1
-        state = arrays.place_agent(slot, packed, agent)
-        margin = 0.0
-        if cursor < stop:
-            load_user(environment, agent, scratch)
-            arrays.unpack_agent(policy, packed, agent, state, scratch)
-            margin = prepare_decision(policy, state, scratch)
+        state = arrays.unpack_agent(policy, packed, agent, slot, scratch)
+        load_user(environment, agent, scratch)
+        margin = prepare_decision(policy, state, scratch)
         while cursor < stop and fired < 0:
             t = window.rounds[cursor]
             cursor += 1
@@ -77,8 +74,7 @@ def advance_agents(
                 linear.pack_sums(state.gram, state.moment, packed.download[agent])
             if policy.every_round or followed == WEIGHED:
                 margin = prepare_decision(policy, state, scratch)
-        if cursor > window.cursor[agent]:
-            linear.pack_sums(state.buffer_gram, state.buffer_moment, packed.buffer[agent])
+        linear.pack_sums(state.buffer_gram, state.buffer_moment, packed.buffer[agent])
         window.cursor[agent] = cursor
         window.upload_round[agent] = 0 if fired < 0 else window.rounds[cursor - 1]
         window.trigger[agent] = fired
@@ -144,32 +140,16 @@ def _weigh_if_due(
     log_det = linear.solve_ridge_into(state.gram, state.moment, policy.lambda_, scratch.upper, state.root, state.theta)
     state.numbers[arrays.LOG_DET] = log_det
     state.numbers[arrays.BETA] = own.deviation[0] * compute_beta(policy.beta, log_det)
-    state.numbers[arrays.SQUARED_WIDTHS], state.numbers[arrays.BOUND_WIDTH] = np.inf, 0.0
+    state.numbers[arrays.SQUARED_WIDTHS] = np.inf
     return WEIGHED
 
 
 @jit_inline
 def prepare_decision(policy: CompiledPolicy, state: AgentState, scratch: Scratch) -> float:
     """Load an agent's decision; return the error margin of its single-precision scores."""
-    bound_width = np.inf  # a bound does not pay for a single round
     if policy.every_round:
         solve_decision(policy, state, scratch)
-    else:
-        if state.numbers[arrays.BOUND_WIDTH] == 0.0:
-            state.numbers[arrays.BOUND_WIDTH] = _bound_width(state, scratch)
-        bound_width = state.numbers[arrays.BOUND_WIDTH]
-    return load_decision(state.theta, state.root, state.numbers[arrays.BETA], bound_width, scratch)
-
-
-@jit_inline
-def _bound_width(state: AgentState, scratch: Scratch) -> float:
-    """Return ``linear.bound_width``, or infinity if most scores are clipped at 1, so that a bound would not pay."""
-    squares = 0.0
-    for j in range(state.theta.size):
-        for k in range(j + 1):
-            squares += state.root[j, k] * state.root[j, k]
-    clipped = state.numbers[arrays.BETA] * state.numbers[arrays.BETA] * squares > 0.5 * state.theta.size
-    return np.inf if clipped else linear.bound_width(state.root, scratch.upper, scratch.root_workspace)
+    return load_decision(state.theta, state.root, state.numbers[arrays.BETA], scratch)
 
 
 @jit_inline
@@ -186,13 +166,14 @@ def solve_decision(policy: CompiledPolicy, state: AgentState, scratch: Scratch) 
 
 
 @jit_inline
-def factorise_with_buffer(lambda_: float, state: AgentState, upper: NDArray[np.float64]) -> None:
-    """Write the upper Cholesky factor of lambda I plus the grams of download and buffer into ``upper``."""
+def compute_growth(lambda_: float, state: AgentState, upper: NDArray[np.float64]) -> float:
+    """Return ln det(Sigma + Sigma_loc) - ln det(Sigma); ``upper`` gets the upper factor of the first matrix."""
     for k in range(upper.shape[0]):
         for j in range(upper.shape[0]):
             upper[k, j] = state.gram[k, j] + state.buffer_gram[k, j]
         upper[k, k] += lambda_
     linear.factorise(upper)
+    return float(linear.compute_log_det(upper) - state.numbers[arrays.LOG_DET])
 
 
 @jit_inline
@@ -208,16 +189,6 @@ def play_round(
         state.numbers[arrays.SQUARED_WIDTHS] += width * width
     learn_list(environment.behaviour, state, scratch, seen)
     return seen
-
-
-@jit_no_refcount
-def show_round(
-    environment: CompiledEnvironment, policy: CompiledPolicy, user: int, state: AgentState, window: Window,
-    scratch: Scratch, t: int, margin: float,
-) -> Seen:  # fmt: skip
-    """Play one round without learning from it."""
-    listed, best = choose_list(environment, policy, None, user, state, scratch, t, margin)
-    return show_list(environment, policy, user, window, scratch, t, listed, best)
 
 
 @jit_inline
@@ -246,7 +217,7 @@ def choose_list(
     listed, best = select_constrained(policy.limits, environment, state, own_root, user, scratch, t, items)
     if listed < 0:
         listed = min(policy.length, items)
-        screen_items(items, listed, beta, margin, scratch)
+        screen_items(items, listed, beta, scratch)
         if own_root is None:
             select_list(seed, t, items, state.theta, state.root, beta, margin, scratch)
         else:
@@ -390,16 +361,6 @@ def find_trigger(
 
 
 @jit_inline
-def find_trigger_of(
-    seed: np.uint64, policy: CompiledPolicy, states: AgentState, agent: int, scratch: Scratch, t: int
-) -> int:
-    """Return the kind of the first trigger of ``agent`` that fires, or -1; for callers in Python."""
-    return find_trigger(
-        seed, policy, arrays.view_agent(states, agent), scratch, t, t, states.counts[agent, arrays.ARRIVALS]
-    )
-
-
-@jit_inline
 def is_drawn(seed: np.uint64, p_scale: float, t: int, shown: int) -> bool:
     """Draw whether the feedback of round ``shown`` causes a random exchange in round t: p < p_t."""
     return bool(streams.uniform(seed, streams.AUXILIARY, shown, 0) < compute_auxiliary_probability(p_scale, t))
@@ -416,8 +377,6 @@ def _has_grown(policy: CompiledPolicy, state: AgentState, scratch: Scratch, plac
     """
     if not policy.every_round and state.numbers[arrays.SQUARED_WIDTHS] < policy.bounds[place]:
         return False
-    factorise_with_buffer(policy.lambda_, state, scratch.upper)
-    growth = linear.compute_log_det(scratch.upper) - state.numbers[arrays.LOG_DET]
-    missing = policy.levels[place] - growth
+    missing = policy.levels[place] - compute_growth(policy.lambda_, state, scratch.upper)
     state.numbers[arrays.SQUARED_WIDTHS] = policy.bounds[place] - (1.0 - 1e-9) * missing
     return bool(missing < 0.0)

@@ -62,7 +62,7 @@ def compile_loops(policies: Sequence[Policy]) -> None:
         compiled = lowering.compile_policy(POLICIES["fedind"], TopK(length=1), problem)
         simulation = arrays.CompiledSimulation(environment, compiled, states, packed, personal, pushed)
         lists = loops.make_open_lists(1, numbers, 1, d)
-        loops.advance_by_time(simulation, window, loops.Schedule(none, none), lists, 0, 0, scratch)
+        loops.advance_by_time(simulation, window, none, none, lists, 0, 0, scratch)
 
 
 def _get_order(policy: Policy) -> RoundOrder | None:

@@ -1,7 +1,4 @@
-"""Compiled screening: single-precision scores of a round's items, to find those that may be in the list.
-
-Most items are far from the list. If a bound on an agent's widths is known, their widths need not be computed.
-"""
+"""Compiled screening: single-precision scores of a round's items, to find those that may be in the list."""
 
 from typing import Any, NamedTuple
 
@@ -17,9 +14,7 @@ Singles = NDArray[np.float32]
 FEW_CANDIDATES = 16  # up to this many candidates are compared and get tie-breaks one by one
 TRUTH, SCORE = 0, 1  # indices into Scratch.reached
 ROOT_ROWS = 4  # rows of the root that are multiplied at a time
-WORTHWHILE_SHARE = 4  # a bound pays if it leaves at most 1 of 4 items
 _ZERO, _LOWEST = np.float32(0.0), np.float32(-np.inf)
-_NOT_YET = np.float32(-1.0)  # a squared width that was not computed
 _BIT = np.uint64(1)
 FLOOR = -1e30  # below all scores, above the padding of -inf
 
@@ -31,14 +26,10 @@ class Scratch(NamedTuple):
     columns: Singles  # features, one column per item
     flat_columns: Singles  # the memory of ``columns``, row by row
     true_mean: Singles
-    mean: Singles
     score: Singles
     squared_width: Singles
     theta: Singles
-    slope: Singles  # a squared width is at most bound_width + (last coordinate) <slope, x>
-    bound_width: NDArray[np.float64]
     root: Singles  # row by row
-    root_columns: Singles  # column by column
     true_theta: Singles
     reached: NDArray[np.float64]  # a true mean (TRUTH) and a score (SCORE) that enough items reach
     best: NDArray[np.float64]
@@ -48,7 +39,6 @@ class Scratch(NamedTuple):
     gathered: Singles
     exact_score: NDArray[np.float64]
     upper: NDArray[np.float64]
-    root_workspace: NDArray[np.float64]
     moment: NDArray[np.float64]
     tie_words: NDArray[np.uint32]
     ties: NDArray[np.uint32]
@@ -68,14 +58,10 @@ def make_scratch(dimension: int, most_items: int, length: int) -> Scratch:
         columns=flat.reshape(rows, width),
         flat_columns=flat,
         true_mean=_allocate(items),
-        mean=_allocate(items),
         score=_allocate(items),
         squared_width=_allocate(items),
         theta=_allocate(rows),
-        slope=_allocate(rows),
-        bound_width=np.full(1, np.inf),
         root=_allocate(_pad(dimension, ROOT_ROWS) * rows),
-        root_columns=_allocate(dimension * _pad(dimension, simd.LANES)),
         true_theta=_allocate(rows),
         reached=np.empty(2, np.float64),
         best=np.empty(length, np.float64),
@@ -85,7 +71,6 @@ def make_scratch(dimension: int, most_items: int, length: int) -> Scratch:
         gathered=np.zeros((dimension, simd.LANES), np.float32),
         exact_score=np.empty((3, simd.LANES)),
         upper=np.empty((dimension, dimension)),
-        root_workspace=np.empty((dimension, dimension)),
         moment=np.empty(dimension),
         tie_words=np.empty(most_items, np.uint32),
         ties=np.zeros(items, np.uint32),
@@ -108,12 +93,11 @@ def _allocate(count: int) -> Singles:
 
 
 @jit_inline
-def load_decision(theta: Vector, root: Matrix, beta: float, bound_width: float, scratch: Scratch) -> float:
+def load_decision(theta: Vector, root: Matrix, beta: float, scratch: Scratch) -> float:
     """Convert an agent's decision to single precision; return the error margin of its scores.
 
     With u = 2^-24, rounding the factors and summing d terms in any order changes a score by less than
-    2 (d + 3) u (||theta|| + beta ||root||); the margin is twice that. ``bound_width`` is that of
-    ``linear.bound_width``, or infinite if unknown.
+    2 (d + 3) u (||theta|| + beta ||root||); the margin is twice that.
     """
     d, length, frobenius, rows = theta.size, 0.0, 0.0, scratch.theta.size
     for j in range(d):
@@ -122,29 +106,7 @@ def load_decision(theta: Vector, root: Matrix, beta: float, bound_width: float, 
         for k in range(j + 1):
             frobenius += root[j, k] * root[j, k]
             scratch.root[j * rows + k] = root[j, k]
-    scratch.bound_width[0] = np.inf
-    if bound_width < np.inf:
-        _load_bound(root, bound_width, scratch)
     return bound_error(d, np.sqrt(length) + beta * np.sqrt(frobenius))
-
-
-@jit_inline
-def _load_bound(root: Matrix, bound_width: float, scratch: Scratch) -> None:
-    """Load the factors that bound the squared width of x = (y, c), and the columns of the root.
-
-    With R^T R = (A, b; b^T, g) it is y^T A y + 2 c <b, y> + g c^2. The first term is at most bound_width (1 - c^2),
-    and b and g are the last row of R times its last number.
-    """
-    d, size, height = root.shape[0], 0.0, scratch.root_columns.size // root.shape[0]
-    last = d - 1
-    for k in range(d):
-        for j in range(k, d):
-            scratch.root_columns[k * height + j] = root[j, k]
-        factor = 2.0 * root[last, last] * root[last, k] if k < last else root[last, last] ** 2 - bound_width
-        scratch.slope[k] = factor
-        size += factor * factor
-    # Rounding may make features longer than 1 and this sum too small; the bound must not be too low.
-    scratch.bound_width[0] = (1.0 + 1e-5) * bound_width + bound_error(d, np.sqrt(size) + bound_width)
 
 
 @jit_inline
@@ -154,22 +116,15 @@ def bound_error(d: int, size: float) -> float:
 
 
 @jit_inline
-def screen_items(items: int, length: int, beta: float, margin: float, scratch: Scratch) -> None:
+def screen_items(items: int, length: int, beta: float, scratch: Scratch) -> None:
     """Compute true means, unclipped scores and squared widths of all items in single precision.
 
-    ``scratch.reached`` gets a true mean and a score that at least ``length`` items reach. An item that cannot be in
-    the list may have no squared width and a score that is too high, but below those of the list.
+    ``scratch.reached`` gets a true mean and a score that at least ``length`` items reach: the length-th highest of the
+    lanes' maxima.
     """
     for at in range(_pad(items, simd.LANES), _pad(items, simd.MASK_BITS), simd.LANES):
         simd.store(scratch.score, at, simd.broadcast(_LOWEST))
         simd.store(scratch.true_mean, at, simd.broadcast(_LOWEST))
-    if scratch.bound_width[0] == np.inf or not _score_promising(items, length, beta, margin, scratch):
-        _score_all(items, length, beta, scratch)
-
-
-@jit_inline
-def _score_all(items: int, length: int, beta: float, scratch: Scratch) -> None:
-    """Compute the widths of all items. At least ``length`` items reach the length-th highest of the lanes' maxima."""
     size, beta_lanes = scratch.theta.size, simd.broadcast(np.float32(beta))
     width, d = scratch.columns.shape[1], scratch.listed_features.shape[1]
     best_truth = best_score = simd.broadcast(_LOWEST)
@@ -184,75 +139,6 @@ def _score_all(items: int, length: int, beta: float, scratch: Scratch) -> None:
         simd.store(scratch.true_mean, at, truth)
     scratch.reached[SCORE] = _find_nth_highest(best_score, length)
     scratch.reached[TRUTH] = _find_nth_highest(best_truth, length)
-
-
-@jit_inline
-def _score_promising(items: int, length: int, beta: float, margin: float, scratch: Scratch) -> bool:
-    """Compute the widths only of items that may be in the list; return whether they were few enough.
-
-    An item is not in the list if its upper bound is below the scores of the items with the highest bounds.
-    """
-    reached = _bound_scores(items, length, beta, scratch)
-    best = scratch.best[:length]
-    best[:] = -np.inf
-    for _ in range(2):
-        count = collect_reaching(scratch.score, items, min(reached, 1.0) - 3.0 * margin, scratch.candidates)
-        if count * WORTHWHILE_SHARE > items:
-            return False
-        _score_candidates(scratch.candidates[:count], np.float32(beta), best, scratch)
-        reached = best[length - 1]
-    scratch.reached[SCORE] = reached
-    return True
-
-
-@jit_inline
-def _bound_scores(items: int, length: int, beta: float, scratch: Scratch) -> float:
-    """Compute true means, means and upper bounds of scores; return a bound that at least ``length`` items reach."""
-    beta_lanes, bound_width = simd.broadcast(np.float32(beta)), simd.broadcast(np.float32(scratch.bound_width[0]))
-    width, last = scratch.columns.shape[1], scratch.listed_features.shape[1] - 1
-    best_truth = best_score = simd.broadcast(_LOWEST)
-    for at in range(0, items, simd.LANES):
-        mean = truth = slope = simd.broadcast(_ZERO)
-        for k in range(scratch.theta.size):
-            x = simd.load(scratch.flat_columns, k * width + at)
-            mean = simd.multiply_add(simd.load_broadcast(scratch.theta, k), x, mean)
-            truth = simd.multiply_add(simd.load_broadcast(scratch.true_theta, k), x, truth)
-            slope = simd.multiply_add(simd.load_broadcast(scratch.slope, k), x, slope)
-        square = simd.multiply_add(simd.load(scratch.flat_columns, last * width + at), slope, bound_width)
-        score = simd.keep_first(simd.multiply_add(beta_lanes, simd.sqrt(square), mean), items - at)
-        truth = simd.keep_first(truth, items - at)
-        best_truth, best_score = simd.maximum(truth, best_truth), simd.maximum(score, best_score)
-        simd.store(scratch.mean, at, mean)
-        simd.store(scratch.squared_width, at, simd.broadcast(_NOT_YET))
-        simd.store(scratch.score, at, score)
-        simd.store(scratch.true_mean, at, truth)
-    scratch.reached[TRUTH] = _find_nth_highest(best_truth, length)
-    return _find_nth_highest(best_score, length)
-
-
-@jit_inline
-def _score_candidates(candidates: Indices, beta: np.float32, best: Vector, scratch: Scratch) -> None:
-    """Compute missing squared widths and scores of candidates; insert the scores into ``best``."""
-    width, d = scratch.columns.shape[1], scratch.listed_features.shape[1]
-    for item in candidates:
-        if scratch.squared_width[item] < _ZERO:
-            square = _compute_squared_width(scratch.flat_columns, item, width, d, scratch.root_columns)
-            score = scratch.mean[item] + beta * np.sqrt(square)
-            scratch.squared_width[item], scratch.score[item] = square, score
-            insert_descending(best, np.float64(score))
-
-
-@jit_inline
-def _compute_squared_width(flat: Singles, item: int, width: int, d: int, root_columns: Singles) -> np.float32:
-    """Return ||root x||^2 of one item; multiplies 16 rows of the root at a time."""
-    total, height = simd.broadcast(_ZERO), root_columns.size // d
-    for j in range(0, d, simd.LANES):
-        part = simd.broadcast(_ZERO)
-        for k in range(min(j + simd.LANES, d)):
-            rows, x = simd.load(root_columns, k * height + j), simd.load_broadcast(flat, k * width + item)
-            part = simd.multiply_add(rows, x, part)
-        total = simd.multiply_add(part, part, total)
-    return np.float32(simd.reduce_sum(total))
 
 
 @jit_inline

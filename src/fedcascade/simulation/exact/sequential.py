@@ -67,8 +67,8 @@ class SequentialEngine:
     def _advance(self, batch: Batch, begin: int, end: int) -> tuple[int, int]:
         users = batch.arrivals
         agents = np.zeros_like(users) if self.driver.policy.reply_rule.single_learner else users
-        schedule = loops.Schedule(users, agents)
-        return loops.advance_by_time(batch.simulation, batch.window, schedule, self._lists, begin, end, self._scratch)
+        played = batch.simulation, batch.window, users, agents
+        return loops.advance_by_time(*played, self._lists, begin, end, self._scratch)
 
     def _play_every_round(self, batch: Batch) -> None:
         """Play rounds with an exchange each, in compiled code until the heterogeneity graph may change."""

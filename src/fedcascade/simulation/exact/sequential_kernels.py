@@ -33,13 +33,6 @@ from fedcascade.simulation.exact.screening import Indices, Scratch, load_decisio
 SHOWN, LEARNED = 0, 1  # indices into OpenLists.progress
 
 
-class Schedule(NamedTuple):
-    """The user and the serving agent of each round of a window."""
-
-    users: Indices
-    agents: Indices
-
-
 class OpenLists(NamedTuple):
     """Lists that wait for their feedback, in a ring over rounds: the list of round t is at t modulo the size."""
 
@@ -69,18 +62,18 @@ def make_open_lists(first: int, due: Indices, length: int, dimension: int) -> Op
 
 @jit_no_refcount
 def advance_by_time(
-    simulation: CompiledSimulation, window: Window, schedule: Schedule, lists: OpenLists, begin: int, end: int,
-    scratch: Scratch,
+    simulation: CompiledSimulation, window: Window, users: Indices, agents: Indices, lists: OpenLists, begin: int,
+    end: int, scratch: Scratch,
 ) -> tuple[int, int]:  # fmt: skip
     """Play rounds until the next upload; return the number of rounds done, and the kind of trigger or -1.
 
-    A round is done when all feedback that arrives in it is learned.
+    Each round has a user and the agent that serves it. It is done when all feedback that arrives in it is learned.
     """
     progress, due = lists.progress, lists.due
     for i in range(begin, end):
         t = window.first + i
         if progress[SHOWN] < t:
-            _show_list(simulation, window, schedule, lists, i, scratch)
+            _show_list(simulation, window, users[i], agents[i], lists, t, scratch)
             progress[SHOWN] = t
         while progress[LEARNED] < due.size and due[progress[LEARNED]] <= t:
             progress[LEARNED] += 1
@@ -93,18 +86,20 @@ def advance_by_time(
 
 @jit_inline
 def _show_list(
-    simulation: CompiledSimulation, window: Window, schedule: Schedule, lists: OpenLists, i: int, scratch: Scratch
+    simulation: CompiledSimulation, window: Window, user: int, agent: int, lists: OpenLists, t: int, scratch: Scratch
 ) -> None:
     """Show the list of a round, and keep it with its feedback."""
-    user, agent, t = schedule.users[i], schedule.agents[i], window.first + i
     environment, policy, place = simulation.environment, simulation.policy, t % lists.agents.size
     state = arrays.view_agent(simulation.states, agent)
     kernels.load_user(environment, user, scratch)
     if simulation.personal.root.shape[0] > 0:
-        seen = _show_personal_list(simulation, user, agent, window, scratch, t)
+        own_root = simulation.personal.root[agent]
+        margin = load_decision(state.theta, state.root, state.numbers[arrays.BETA], scratch)
+        listed, best = kernels.choose_list(environment, policy, own_root, user, state, scratch, t, margin)
     else:
         margin = kernels.prepare_decision(policy, state, scratch)
-        seen = kernels.show_round(environment, policy, user, state, window, scratch, t, margin)
+        listed, best = kernels.choose_list(environment, policy, None, user, state, scratch, t, margin)
+    seen = kernels.show_list(environment, policy, user, window, scratch, t, listed, best)
     lists.agents[place], lists.arrivals[place] = agent, state.counts[arrays.ARRIVALS]
     lists.clicks[place], lists.examined[place], lists.reward[place] = seen
     for position in range(seen[1]):
@@ -138,8 +133,10 @@ def _learn_list(simulation: CompiledSimulation, lists: OpenLists, shown: int, t:
         return arrays.CHANGE
     arrivals = lists.arrivals[place]
     fired = kernels.find_trigger(simulation.environment.seed, policy, state, scratch, t, shown, arrivals)
-    if fired < 0 and policy.sync_budget < np.inf and _compute_spent(policy, state, scratch) >= policy.sync_budget:
-        fired = arrays.SYNCHRONISATION
+    if fired < 0 and policy.sync_budget < np.inf:
+        growth = kernels.compute_growth(policy.lambda_, state, scratch.upper)
+        if state.counts[arrays.EXAMINED] * growth >= policy.sync_budget:  # as in ``SyncBudget``
+            fired = arrays.SYNCHRONISATION
     if fired < 0 and has_personal:
         fit_personal(policy, state, simulation.personal, agent)
     return fired
@@ -156,26 +153,6 @@ def _apply_push(pushed: PushedState, agent: int, state: AgentState) -> None:
                 state.gram[i, j], state.root[i, j] = pushed.gram[agent, i, j], pushed.root[agent, i, j]
         for k in range(state.numbers.size):
             state.numbers[k] = pushed.numbers[agent, k]
-
-
-@jit_inline
-def _compute_spent(policy: CompiledPolicy, state: AgentState, scratch: Scratch) -> float:
-    """Return n ln(det(A) / det(A - buffer)), as in ``SyncBudget``."""
-    kernels.factorise_with_buffer(policy.lambda_, state, scratch.upper)
-    growth = linear.compute_log_det(scratch.upper) - state.numbers[arrays.LOG_DET]
-    return float(state.counts[arrays.EXAMINED] * growth)
-
-
-@jit_no_refcount
-def _show_personal_list(
-    simulation: CompiledSimulation, user: int, agent: int, window: Window, scratch: Scratch, t: int
-) -> kernels.Seen:
-    """Show the list of an agent with a personal part."""
-    environment, policy, personal = simulation.environment, simulation.policy, simulation.personal
-    state = arrays.view_agent(simulation.states, agent)
-    margin = load_decision(state.theta, state.root, state.numbers[arrays.BETA], np.inf, scratch)
-    listed, best = kernels.choose_list(environment, policy, personal.root[agent], user, state, scratch, t, margin)
-    return kernels.show_list(environment, policy, user, window, scratch, t, listed, best)
 
 
 @jit  # allocates arrays
@@ -255,7 +232,7 @@ def advance_every_round(
         gram, moment = graph.gram[label], graph.moment[label]
         log_det = linear.solve_ridge_into(gram, moment, policy.lambda_, scratch.upper, state.root, state.theta)
         state.numbers[arrays.BETA] = compute_beta(policy.beta, log_det)
-        margin = load_decision(state.theta, state.root, state.numbers[arrays.BETA], np.inf, scratch)
+        margin = load_decision(state.theta, state.root, state.numbers[arrays.BETA], scratch)
         kernels.load_user(environment, user, scratch)
         kernels.play_round(environment, policy, user, state, window, scratch, window.first + i, margin)
         for k in range(moment.size):

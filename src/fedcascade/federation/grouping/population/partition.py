@@ -258,7 +258,7 @@ class PopulationPartition(Partition):
         """Return the agents, or a random sample of ``MAX_FIT_USERS`` if there are more."""
         if agents.size <= MAX_FIT_USERS:
             return agents
-        return agents[streams.sample_few_indices(_SEED, streams.ACTIVE_SAMPLE, self.fits, agents.size, MAX_FIT_USERS)]
+        return agents[streams.sample_indices(_SEED, streams.ACTIVE_SAMPLE, self.fits, agents.size, MAX_FIT_USERS)]
 
     def _propose_groups(self) -> None:
         """Propose groups of users without a small group, and keep them if they predict held-out data better."""

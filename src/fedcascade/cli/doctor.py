@@ -6,9 +6,10 @@ import platform
 import sqlite3
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fedcascade import __version__
 from fedcascade.checks import EXTRAS, list_missing
@@ -74,10 +75,9 @@ def _find_library(name: str) -> Finding:
 
 
 def _find_extra(extra: str) -> Finding:
-    missing = list_missing(extra)
-    if not missing:
-        return Finding(f"extra {extra}", "good", "installed")
-    return Finding(f"extra {extra}", "absent", f"no {', '.join(missing)}: pip install 'fedcascade[{extra}]'")
+    if missing := list_missing(extra):
+        return Finding(f"extra {extra}", "absent", f"no {', '.join(missing)}: pip install 'fedcascade[{extra}]'")
+    return Finding(f"extra {extra}", "good", "installed")
 
 
 def _find_code_folder() -> Finding:
@@ -101,43 +101,34 @@ def _find_gpu() -> Finding:
 
 def _examine_plugin(plugin: Plugin, *, check: bool) -> Finding:
     """Load a plug-in of another package; with ``check``, also run its contract."""
-    what = f"{plugin.kind} {plugin.name}"
+    from fedcascade.federation.policies import get_policy
+
+    what, state = f"{plugin.kind} {plugin.name}", "loads"
     try:
-        state = _check_plugin(plugin) if check else _load_plugin(plugin)
+        found = get_policy(plugin.name) if plugin.kind == "policy" else plugin.load()
+        if check:
+            state = _check_plugin(plugin, found)
     except Exception as error:  # a plug-in may raise anything
         return Finding(what, "broken", " ".join(f"{error}".split()) or type(error).__name__)
     return Finding(what, "good", f"{plugin.target} of {plugin.distribution}: {state}")
 
 
-def _load_plugin(plugin: Plugin) -> str:
-    from fedcascade.federation.policies import get_policy
-
-    if plugin.kind == "policy":
-        get_policy(plugin.name)
-    else:
-        plugin.load()
-    return "loads"
-
-
-def _check_plugin(plugin: Plugin) -> str:
-    from fedcascade.federation.policies import get_policy
+def _check_plugin(plugin: Plugin, found: Any) -> str:
     from fedcascade.testing import check_environment, check_oracle, check_policy
 
     match plugin.kind:
         case "policy":
-            check_policy(get_policy(plugin.name))
+            check_policy(found)
         case "environment":
             check_environment(plugin.build(seed=0))
         case "oracle":
             check_oracle(plugin.build(length=4))
         case _:
-            return f"{_load_plugin(plugin)}; {STORE_NOTE}"
+            return f"loads; {STORE_NOTE}"
     return "passes its contract"
 
 
 def _reach_store(url: str) -> Finding:
-    from contextlib import closing
-
     from fedcascade.service.store.contract import explain_failures
     from fedcascade.service.store.open import hide_password, open_existing
 

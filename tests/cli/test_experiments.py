@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from fedcascade.checks import EXTRAS
 from fedcascade.cli import main, progress
 from fedcascade.cli.experiments import BUILTIN_PLANS, print_results
 from fedcascade.experiments import paper_claims, runner
@@ -272,12 +271,3 @@ def test_builtin_plans_are_found_by_name_and_files_come_first(tmp_path: Path, mo
     assert load_plan(Path("figure-1a")).name == "good"
     with pytest.raises(ValueError, match=f"plan 'beyond' not found: .*{', '.join(list_builtin_plans())}"):
         load_plan(Path("beyond"))
-
-
-def test_where_mlflow_is_missing_it_is_said_before_anything_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(EXTRAS, "mlflow", ("no_such_module",))
-    with pytest.raises(SystemExit):
-        main(["experiment", "figure-1a", "--out", str(tmp_path), "--mlflow", "folder"])
-    assert "fedcascade[mlflow]" in capsys.readouterr().err

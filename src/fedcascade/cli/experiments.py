@@ -127,12 +127,9 @@ def experiment(
     ] = None,
     scheduler_flags: SchedulerFlags = SchedulerFlags(),  # noqa: B008 (frozen)
     json_: Json = False,
-    mlflow: Annotated[
-        str | None, option("Also log the runs to MLflow: a folder, sqlite:///FILE or http://SERVER (extra 'mlflow').")
-    ] = None,
 ) -> None:
     """Run a plan of experiments in parallel; the same command resumes a stopped one."""
-    from fedcascade.experiments import results, sinks
+    from fedcascade.experiments import results
     from fedcascade.experiments.plan_reader import load_plan, set_ratings_file
 
     named = load_plan(plan)
@@ -140,11 +137,7 @@ def experiment(
     is_used = ratings is None or chosen.environments != named.environments
     require(is_used, f"--ratings: plan '{plan}' has no environment of kind ratings that names no file")
     folder = Path("results") / chosen.name if out is None else out
-    if mlflow is not None:
-        sinks.check_mlflow(mlflow)  # before hours of work
     planned_jobs = _execute([chosen], folder, scheduler_flags.build(), lines=not json_)
-    if mlflow is not None:
-        sinks.log_to_mlflow(planned_jobs, folder, mlflow)
     if json_:
         for planned in planned_jobs:
             record = results.load_record(folder, planned.job) or {}

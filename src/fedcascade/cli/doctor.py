@@ -15,8 +15,8 @@ from fedcascade import __version__
 from fedcascade.checks import EXTRAS, list_missing
 from fedcascade.cli import terminal
 from fedcascade.cli.options import Json, option
+from fedcascade.platforms import count_cores
 from fedcascade.plugins import Plugin, list_plugins
-from fedcascade.systems import count_cores
 
 STORE_NOTE = "its contract needs a database: inherit fedcascade.testing.stores:StoreContract in a test"
 LIBRARIES = ("numpy", "numba", "llvmlite", "msgspec", "rich", "cyclopts")

@@ -16,7 +16,7 @@ from typing import Any
 
 from fedcascade import __version__
 from fedcascade.checks import require, require_known
-from fedcascade.systems import write_atomically
+from fedcascade.platforms import write_atomically
 
 PUBLISHER = "https://files.grouplens.org/datasets/movielens"
 TIMEOUT = 30.0  # seconds without a byte

@@ -38,9 +38,9 @@ from fedcascade.experiments.plan import Plan
 from fedcascade.experiments.plan_reader import load_plan
 from fedcascade.federation.policies import Policy
 from fedcascade.numerics.code_cache import CacheNotWritable
+from fedcascade.platforms import count_cores, write_atomically
 from fedcascade.simulation.engines import load_gpu_engine
 from fedcascade.simulation.exact.precompile import list_steps
-from fedcascade.systems import count_cores, write_atomically
 
 ReportRounds = Callable[[int], None]  # called with the number of finished rounds
 Scheduler = Callable[[Sequence[Job], ReportRounds], Iterator[tuple[Job, Record]]]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedcascade.checks import require, require_known
 from fedcascade.intervals import estimate_mean
-from fedcascade.systems import write_atomically
+from fedcascade.platforms import write_atomically
 
 if TYPE_CHECKING:
     from fedcascade.simulation.trace import Trace

@@ -15,7 +15,7 @@ from fedcascade.cli.experiments import BUILTIN_PLANS, print_results
 from fedcascade.experiments import paper_claims, runner
 from fedcascade.experiments.comparisons import HEADER
 from fedcascade.experiments.jobs import list_planned_jobs, run_job
-from fedcascade.experiments.plan import NamedEnvironment, Plan, resize_plan
+from fedcascade.experiments.plan import NamedEnvironment, Plan
 from fedcascade.experiments.plan_reader import (
     list_builtin_plans,
     load_builtin_plan,
@@ -25,7 +25,7 @@ from fedcascade.experiments.plan_reader import (
 from fedcascade.experiments.results import read_results, save_record
 from fedcascade.experiments.runner import Progress, execute
 
-from ..experiments.conftest import SMALL
+from ..experiments.conftest import SMALL, resize_plan
 from ..experiments.test_plan import GOOD
 
 SHORT = SMALL.replace("6_000", "300")

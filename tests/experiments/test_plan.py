@@ -9,7 +9,7 @@ from fedcascade.environments.behaviours import Behaviour
 from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.options import SyntheticOptions
 from fedcascade.experiments.jobs import list_planned_jobs, run_job
-from fedcascade.experiments.plan import Plan, resize_plan, select_policies
+from fedcascade.experiments.plan import Plan, select_policies
 from fedcascade.experiments.plan_reader import (
     load_builtin_plan,
     load_plan,
@@ -18,6 +18,8 @@ from fedcascade.experiments.plan_reader import (
 )
 from fedcascade.experiments.toml_lines import find_line
 from fedcascade.federation.policies import POLICIES
+
+from .conftest import resize_plan
 
 GOOD = """\
 name = "good"

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import polars as pl
+from msgspec.structs import replace
 
 from fedcascade.checks import require_integer
-from fedcascade.experiments.plan import Plan, resize_plan
+from fedcascade.experiments.plan import Plan
 from fedcascade.experiments.plan_reader import load_builtin_plan, set_ratings_file
 from fedcascade.experiments.results import Results
 from fedcascade.intervals import FEWEST_RUNS, Interval, estimate_mean
@@ -102,7 +103,7 @@ def load_paper_plans(*, quick: bool = False, runs: int | None = None, ratings: P
     runs = (QUICK_RUNS if quick else RUNS) if runs is None else runs
     require_integer("runs", runs)
     names = [name for name in PLANS if name != RATINGS or ratings is not None or not quick]
-    plans = [resize_plan(load_builtin_plan(name), seeds=range(runs)) for name in names]
+    plans = [replace(load_builtin_plan(name), seeds=tuple(range(runs))) for name in names]
     return plans if ratings is None else [set_ratings_file(plan, ratings) for plan in plans]
 
 

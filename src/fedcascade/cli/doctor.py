@@ -6,7 +6,6 @@ import platform
 import sqlite3
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Annotated, Any, Literal
@@ -33,17 +32,16 @@ class Finding:
 
 def doctor(
     *,
-    store: Annotated[str | None, option("Also connect to this store: sqlite:///file.db or postgresql://...")] = None,
     check: Annotated[
         bool, option("Also check each plug-in against the contracts of fedcascade.testing.", show_default=False)
     ] = False,
     json_: Json = False,
 ) -> None:
-    """Check the installation: versions, extras, cores, compiled code, GPU, plug-ins, database.
+    """Check the installation: versions, extras, cores, compiled code, GPU, plug-ins.
 
     Exits with 1 if something is broken. Absent components are listed with the command that installs them.
     """
-    findings = list(_examine(store, check=check))
+    findings = list(_examine(check=check))
     if json_:
         print(json.dumps([asdict(each) for each in findings]))
     else:
@@ -53,7 +51,7 @@ def doctor(
         sys.exit(1)
 
 
-def _examine(store: str | None, *, check: bool) -> Iterator[Finding]:
+def _examine(*, check: bool) -> Iterator[Finding]:
     yield Finding("fedcascade", "good", f"{__version__}, on {platform.system()} {platform.machine()}")
     yield Finding("Python", "good", f"{platform.python_version()} ({platform.python_implementation()})")
     yield from map(_find_library, LIBRARIES)
@@ -63,8 +61,6 @@ def _examine(store: str | None, *, check: bool) -> Iterator[Finding]:
     yield _find_gpu()
     yield Finding("SQLite", "good", sqlite3.sqlite_version)
     yield from (_examine_plugin(plugin, check=check) for plugin in list_plugins())
-    if store is not None:
-        yield _reach_store(store)
 
 
 def _find_library(name: str) -> Finding:
@@ -126,15 +122,3 @@ def _check_plugin(plugin: Plugin, found: Any) -> str:
         case _:
             return f"loads; {STORE_NOTE}"
     return "passes its contract"
-
-
-def _reach_store(url: str) -> Finding:
-    from fedcascade.service.store.contract import explain_failures
-    from fedcascade.service.store.open import hide_password, open_existing
-
-    what = f"store {hide_password(url)}"
-    try:
-        with closing(open_existing(url)) as store, explain_failures(store):
-            return Finding(what, "good", f"reached; {store.list_agents(0, 0).enrolled:,} agents")
-    except (ValueError, OSError) as error:
-        return Finding(what, "broken", " ".join(str(error).split()))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedcascade.systems import write_atomically
+from fedcascade.platforms import write_atomically
 
 
 def test_a_file_and_its_folder_reach_the_disk_before_the_call_returns(

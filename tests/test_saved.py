@@ -271,7 +271,7 @@ def test_a_full_disk_leaves_the_old_file(whole: Path, tmp_path: Path, monkeypatc
     def fail(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fedcascade.systems.sync_file", fail)
+    monkeypatch.setattr("fedcascade.platforms.sync_file", fail)
     with pytest.raises(ValueError, match=r"cannot write .*: No space left on device"):
         save_server(path, server)
     assert path.read_bytes() == before

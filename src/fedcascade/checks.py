@@ -21,7 +21,6 @@ EXTRAS = {  # the modules that `pip install 'fedcascade[extra]'` installs
     "experiments": ("polars", "matplotlib"),
     "gpu": ("fedcascade_cuda",),
     "gymnasium": ("gymnasium",),
-    "mlflow": ("mlflow", "sqlalchemy", "alembic"),
     "otel": ("opentelemetry",),
     "postgres": ("psycopg",),
     "ray": ("ray",),

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from fedcascade.checks import require
 from fedcascade.learning.statistics import Statistics
-from fedcascade.systems import write_atomically
+from fedcascade.platforms import write_atomically
 
 FORMAT = 1
 SUMS, AGENT, SERVER = "sums", "agent", "server"

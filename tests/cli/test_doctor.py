@@ -8,7 +8,6 @@ import pytest
 import fedcascade
 from fedcascade.cli import main
 from fedcascade.numerics import code_cache
-from fedcascade.service.store.open import open_store
 
 
 def examine(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, dict[str, str]]:
@@ -25,25 +24,6 @@ def test_it_knows_versions_cores_folder_and_extras(capsys: pytest.CaptureFixture
     assert Path(found["folder of compiled code"]["words"]).is_dir()
     assert found["GPU"]["state"] in {"good", "absent"}
     assert not any(row["state"] == "broken" for row in found.values())
-
-
-def test_a_store_that_is_there_is_reached(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    url = f"sqlite:///{tmp_path}/store.db"
-    open_store(url).close()
-    assert examine(capsys, "--store", url)[f"store {url}"]["words"] == "reached; 0 agents"
-
-
-@pytest.mark.parametrize("url", ["sqlite:///nowhere.db", "postgresql://me:secret@127.0.0.1:1/nowhere", "nonsense"])
-def test_a_store_that_cannot_be_reached_is_broken_and_its_password_is_not_shown(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        main(["doctor", "--store", url])
-    printed = capsys.readouterr().out
-    assert ended.value.code == 1
-    assert "broken" in printed
-    assert "secret" not in printed
 
 
 def test_a_folder_of_compiled_code_that_cannot_be_had_is_broken(

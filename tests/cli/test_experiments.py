@@ -10,23 +10,22 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from fedcascade.checks import EXTRAS
 from fedcascade.cli import main, progress
 from fedcascade.cli.experiments import BUILTIN_PLANS, print_results
 from fedcascade.experiments import paper_claims, runner
 from fedcascade.experiments.comparisons import HEADER
 from fedcascade.experiments.jobs import list_planned_jobs, run_job
-from fedcascade.experiments.plan import NamedEnvironment, Plan, resize_plan
+from fedcascade.experiments.plan import NamedEnvironment, Plan
 from fedcascade.experiments.plan_reader import (
-    find_plan,
     list_builtin_plans,
     load_builtin_plan,
+    load_plan,
     read_plan,
 )
 from fedcascade.experiments.results import read_results, save_record
 from fedcascade.experiments.runner import Progress, execute
 
-from ..experiments.conftest import SMALL
+from ..experiments.conftest import SMALL, resize_plan
 from ..experiments.test_plan import GOOD
 
 SHORT = SMALL.replace("6_000", "300")
@@ -263,21 +262,12 @@ def _shrink(environment: NamedEnvironment) -> NamedEnvironment:
 def test_builtin_plans_are_found_by_name_and_files_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in list_builtin_plans():
-        assert find_plan(Path(name)) == load_builtin_plan(name)
+        assert load_plan(Path(name)) == load_builtin_plan(name)
         assert name in BUILTIN_PLANS.split(", ")
     assert len(list_builtin_plans()) == len(BUILTIN_PLANS.split(", "))
     Path("living").mkdir()  # as a folder of results may be called
-    assert find_plan(Path("living")).name == "living"
+    assert load_plan(Path("living")).name == "living"
     Path("figure-1a").write_text(GOOD)
-    assert find_plan(Path("figure-1a")).name == "good"
+    assert load_plan(Path("figure-1a")).name == "good"
     with pytest.raises(ValueError, match=f"plan 'beyond' not found: .*{', '.join(list_builtin_plans())}"):
-        find_plan(Path("beyond"))
-
-
-def test_where_mlflow_is_missing_it_is_said_before_anything_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(EXTRAS, "mlflow", ("no_such_module",))
-    with pytest.raises(SystemExit):
-        main(["experiment", "figure-1a", "--out", str(tmp_path), "--mlflow", "folder"])
-    assert "fedcascade[mlflow]" in capsys.readouterr().err
+        load_plan(Path("beyond"))

@@ -1,8 +1,10 @@
 """A plan that is small enough to run in a test, and its results, made once."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from fedcascade.experiments.plan import Plan
 from fedcascade.experiments.plan_reader import read_plan
@@ -28,6 +30,20 @@ items = 20
 name = ["fedc3ucb-h", "fedlinucb", "fedind"]
 constants = { beta = 5.0, alpha_d = 1.5 }
 """
+
+
+def resize_plan(plan: Plan, *, rounds: int | None = None, seeds: Sequence[int] | None = None) -> Plan:
+    """Return the plan with other rounds or seeds, in every environment."""
+    length = plan.rounds if rounds is None else rounds
+    replaced = {"rounds": None, "checkpoints": None} if rounds is not None else {}
+    replaced |= {"seeds": None} if seeds is not None else {}
+    return replace(
+        plan,
+        environments=tuple(replace(each, **replaced) for each in plan.environments),
+        rounds=length,
+        checkpoints=min(plan.checkpoints, length),
+        seeds=plan.seeds if seeds is None else tuple(seeds),
+    )
 
 
 @pytest.fixture(scope="session")

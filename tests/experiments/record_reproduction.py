@@ -7,8 +7,9 @@ idle core it takes about three minutes. Run it only when a change of the numbers
 import json
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from fedcascade.experiments.jobs import list_planned_jobs, run_job
-from fedcascade.experiments.plan import resize_plan
 from fedcascade.experiments.plan_reader import load_builtin_plan
 
 ASSET = Path(__file__).parent / "assets" / "reproduction.json"
@@ -19,7 +20,7 @@ Totals = dict[str, float | int]
 
 def reproduce(plan: str, seed: int) -> dict[str, Totals]:
     """Regret and exchanges of every policy of a plan."""
-    jobs = list_planned_jobs([resize_plan(load_builtin_plan(plan), seeds=[seed])])
+    jobs = list_planned_jobs([replace(load_builtin_plan(plan), seeds=(seed,))])
     records = [run_job(planned.job) for planned in jobs]
     return {
         planned.label: {"regret": record["regret"], "exchanges": record["communications"]["total"]}

@@ -11,10 +11,12 @@ from scipy import stats
 from fedcascade.experiments.comparisons import Comparison, compare_policies
 from fedcascade.experiments.jobs import list_planned_jobs
 from fedcascade.experiments.paper_claims import TEN
-from fedcascade.experiments.plan import Plan, resize_plan
+from fedcascade.experiments.plan import Plan
 from fedcascade.experiments.plan_reader import load_builtin_plan, read_plan
 from fedcascade.experiments.results import Results
 from fedcascade.intervals import Interval, estimate_mean, format_mean
+
+from .conftest import resize_plan
 
 SEEDS = (300, 301, 302)
 SLOPES = {"population": 3.0, "fedind": 4.0, "known-clusters": 1.0}

@@ -8,8 +8,10 @@ import pytest
 
 from fedcascade.experiments import paper_claims
 from fedcascade.experiments.paper_claims import FIVE, PAPER_POLICY, PLANS, RATINGS, STRICT, TEN, Claim
-from fedcascade.experiments.plan import Plan, resize_plan
+from fedcascade.experiments.plan import Plan
 from fedcascade.experiments.results import Results
+
+from .conftest import resize_plan
 
 NAMED = tuple(paper_claims.NAMES)
 LATER, SOONER = (text for text, *_ in paper_claims.SOONER)

@@ -9,9 +9,8 @@ from fedcascade.environments.behaviours import Behaviour
 from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.options import SyntheticOptions
 from fedcascade.experiments.jobs import list_planned_jobs, run_job
-from fedcascade.experiments.plan import Plan, resize_plan, select_policies
+from fedcascade.experiments.plan import Plan, select_policies
 from fedcascade.experiments.plan_reader import (
-    can_take_ratings,
     load_builtin_plan,
     load_plan,
     read_plan,
@@ -19,6 +18,8 @@ from fedcascade.experiments.plan_reader import (
 )
 from fedcascade.experiments.toml_lines import find_line
 from fedcascade.federation.policies import POLICIES
+
+from .conftest import resize_plan
 
 GOOD = """\
 name = "good"
@@ -282,7 +283,6 @@ def test_a_constant_that_follows_from_the_problem_stays_with_the_policy() -> Non
 
 def test_a_ratings_file_is_for_environments_that_name_none(tmp_path: Path) -> None:
     named = read_plan(GOOD, folder=tmp_path)
-    assert not can_take_ratings(named)
     assert set_ratings_file(named, tmp_path / "other.csv") == named
     plan = set_ratings_file(load_builtin_plan("living"), tmp_path / "other.csv")
     assert [environment.spec.file for environment in plan.environments if environment.spec.kind == "ratings"] == [

@@ -23,7 +23,7 @@ from msgspec import structs
 from fedcascade import Synthetic, get_policy, simulate
 from fedcascade.experiments import results
 from fedcascade.experiments.jobs import Job, Record, list_planned_jobs, run_job
-from fedcascade.experiments.plan import Plan, resize_plan
+from fedcascade.experiments.plan import Plan
 from fedcascade.experiments.plan_reader import load_plan, read_plan
 from fedcascade.experiments.reports.summary import describe_effort, write_report
 from fedcascade.experiments.results import make_table
@@ -39,7 +39,7 @@ from fedcascade.experiments.runner import (
 )
 from fedcascade.learning.exploration import EpsilonMixed
 
-from .conftest import SMALL
+from .conftest import SMALL, resize_plan
 
 TABLES = (results.RUNS, results.CURVES)
 KILL_SEED = 14
@@ -374,6 +374,8 @@ import sys
 from pathlib import Path
 from fedcascade.experiments.jobs import list_planned_jobs
 from fedcascade.experiments.plan_reader import load_plan
+
+from .conftest import resize_plan
 print(*(planned.job.key for planned in list_planned_jobs([load_plan(Path(sys.argv[1]))])))
 """
 

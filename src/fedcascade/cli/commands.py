@@ -89,7 +89,7 @@ _LAZY_COMMANDS = {  # group: name: module, description, arguments of an example
         "restore": ("store", "Read a backup into a new store.", "monday.backup sqlite:///fedcascade.db"),
     },
     "Develop": {
-        "doctor": ("doctor", "Check the installation: libraries, extras, GPU, plug-ins, store.", "--check"),
+        "doctor": ("doctor", "Check the installation: libraries, extras, GPU, plug-ins.", "--check"),
         "warm": ("warm", "Compile all code now rather than on first use.", "--policy population"),
     },
 }

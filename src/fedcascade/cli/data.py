@@ -10,8 +10,7 @@ from cyclopts import App, Parameter
 from rich.table import Table
 
 from fedcascade.cli import terminal
-from fedcascade.cli.options import Json, ListLength, LogOptions, RatingsFlags, option
-from fedcascade.cli.progress import BYTES, show_progress_bars
+from fedcascade.cli.options import Json, LogOptions, RatingsFlags, Whole, option
 
 data = App(name="data", help_format="plaintext", result_action="return_value")
 
@@ -32,13 +31,7 @@ def fetch(
     from fedcascade.data.fetch import PUBLISHER
     from fedcascade.data.fetch import fetch as fetch_dataset
 
-    with show_progress_bars(BYTES) as bars:
-        task = bars.add_task(name, total=None)
-
-        def show(arrived: int, total: int) -> None:
-            bars.update(task, completed=arrived, total=total)
-
-        dataset = fetch_dataset(name, source=source or PUBLISHER, folder=folder, progress=show)
+    dataset = fetch_dataset(name, source=source or PUBLISHER, folder=folder)
     if json_:
         print(json.dumps(asdict(dataset) | {"ratings": str(dataset.ratings), "terms": str(dataset.terms)}))
         return
@@ -52,7 +45,7 @@ def describe(
     file: Annotated[Path, Parameter(help="A file of ratings, or a log of lists.")],
     /,
     *,
-    list_length: ListLength = 4,
+    list_length: Annotated[Whole, option("K, the longest list that an agent may show.")] = 4,
     json_: Json = False,
     log_options: LogOptions = LogOptions(),  # noqa: B008 (frozen)
     environment: RatingsFlags = RatingsFlags(),  # noqa: B008 (frozen)
@@ -170,9 +163,7 @@ def make_facts_table(file: Path, facts: dict[str, Any]) -> Table:
     ]
     if gaps["least"] is not None:
         rows.append(("cluster gaps", ", ".join(f"{name} {gap:.3f}" for name, gap in gaps.items())))
-    table = terminal.make_table(str(file), ("", ""), rows)
-    table.show_header = False
-    return table
+    return terminal.make_facts_table(str(file), rows)
 
 
 def make_histogram_table(facts: dict[str, Any]) -> Table:
@@ -215,9 +206,7 @@ def make_log_table(file: Path, facts: dict[str, Any]) -> Table:
     ]
     if facts["least_propensity"] is not None:
         rows.append(("least propensity", f"{facts['least_propensity']:.3g}"))
-    table = terminal.make_table(str(file), ("", ""), rows)
-    table.show_header = False
-    return table
+    return terminal.make_facts_table(str(file), rows)
 
 
 def make_positions_table(facts: dict[str, Any]) -> Table:

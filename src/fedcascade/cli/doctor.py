@@ -8,14 +8,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fedcascade import __version__
 from fedcascade.checks import EXTRAS, list_missing
 from fedcascade.cli import terminal
 from fedcascade.cli.options import Json, option
+from fedcascade.platforms import count_cores
 from fedcascade.plugins import Plugin, list_plugins
-from fedcascade.systems import count_cores
 
 STORE_NOTE = "its contract needs a database: inherit fedcascade.testing.stores:StoreContract in a test"
 LIBRARIES = ("numpy", "numba", "llvmlite", "msgspec", "rich", "cyclopts")
@@ -32,17 +32,16 @@ class Finding:
 
 def doctor(
     *,
-    store: Annotated[str | None, option("Also connect to this store: sqlite:///file.db or postgresql://...")] = None,
     check: Annotated[
         bool, option("Also check each plug-in against the contracts of fedcascade.testing.", show_default=False)
     ] = False,
     json_: Json = False,
 ) -> None:
-    """Check the installation: versions, extras, cores, compiled code, GPU, plug-ins, database.
+    """Check the installation: versions, extras, cores, compiled code, GPU, plug-ins.
 
     Exits with 1 if something is broken. Absent components are listed with the command that installs them.
     """
-    findings = list(_examine(store, check=check))
+    findings = list(_examine(check=check))
     if json_:
         print(json.dumps([asdict(each) for each in findings]))
     else:
@@ -52,7 +51,7 @@ def doctor(
         sys.exit(1)
 
 
-def _examine(store: str | None, *, check: bool) -> Iterator[Finding]:
+def _examine(*, check: bool) -> Iterator[Finding]:
     yield Finding("fedcascade", "good", f"{__version__}, on {platform.system()} {platform.machine()}")
     yield Finding("Python", "good", f"{platform.python_version()} ({platform.python_implementation()})")
     yield from map(_find_library, LIBRARIES)
@@ -62,8 +61,6 @@ def _examine(store: str | None, *, check: bool) -> Iterator[Finding]:
     yield _find_gpu()
     yield Finding("SQLite", "good", sqlite3.sqlite_version)
     yield from (_examine_plugin(plugin, check=check) for plugin in list_plugins())
-    if store is not None:
-        yield _reach_store(store)
 
 
 def _find_library(name: str) -> Finding:
@@ -74,10 +71,9 @@ def _find_library(name: str) -> Finding:
 
 
 def _find_extra(extra: str) -> Finding:
-    missing = list_missing(extra)
-    if not missing:
-        return Finding(f"extra {extra}", "good", "installed")
-    return Finding(f"extra {extra}", "absent", f"no {', '.join(missing)}: pip install 'fedcascade[{extra}]'")
+    if missing := list_missing(extra):
+        return Finding(f"extra {extra}", "absent", f"no {', '.join(missing)}: pip install 'fedcascade[{extra}]'")
+    return Finding(f"extra {extra}", "good", "installed")
 
 
 def _find_code_folder() -> Finding:
@@ -101,49 +97,28 @@ def _find_gpu() -> Finding:
 
 def _examine_plugin(plugin: Plugin, *, check: bool) -> Finding:
     """Load a plug-in of another package; with ``check``, also run its contract."""
-    what = f"{plugin.kind} {plugin.name}"
+    from fedcascade.federation.policies import get_policy
+
+    what, state = f"{plugin.kind} {plugin.name}", "loads"
     try:
-        state = _check_plugin(plugin) if check else _load_plugin(plugin)
+        found = get_policy(plugin.name) if plugin.kind == "policy" else plugin.load()
+        if check:
+            state = _check_plugin(plugin, found)
     except Exception as error:  # a plug-in may raise anything
         return Finding(what, "broken", " ".join(f"{error}".split()) or type(error).__name__)
     return Finding(what, "good", f"{plugin.target} of {plugin.distribution}: {state}")
 
 
-def _load_plugin(plugin: Plugin) -> str:
-    from fedcascade.federation.policies import get_policy
-
-    if plugin.kind == "policy":
-        get_policy(plugin.name)
-    else:
-        plugin.load()
-    return "loads"
-
-
-def _check_plugin(plugin: Plugin) -> str:
-    from fedcascade.federation.policies import get_policy
+def _check_plugin(plugin: Plugin, found: Any) -> str:
     from fedcascade.testing import check_environment, check_oracle, check_policy
 
     match plugin.kind:
         case "policy":
-            check_policy(get_policy(plugin.name))
+            check_policy(found)
         case "environment":
             check_environment(plugin.build(seed=0))
         case "oracle":
             check_oracle(plugin.build(length=4))
         case _:
-            return f"{_load_plugin(plugin)}; {STORE_NOTE}"
+            return f"loads; {STORE_NOTE}"
     return "passes its contract"
-
-
-def _reach_store(url: str) -> Finding:
-    from contextlib import closing
-
-    from fedcascade.service.store.contract import explain_failures
-    from fedcascade.service.store.open import hide_password, open_existing
-
-    what = f"store {hide_password(url)}"
-    try:
-        with closing(open_existing(url)) as store, explain_failures(store):
-            return Finding(what, "good", f"reached; {store.list_agents(0, 0).enrolled:,} agents")
-    except (ValueError, OSError) as error:
-        return Finding(what, "broken", " ".join(str(error).split()))

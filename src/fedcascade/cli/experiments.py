@@ -127,24 +127,17 @@ def experiment(
     ] = None,
     scheduler_flags: SchedulerFlags = SchedulerFlags(),  # noqa: B008 (frozen)
     json_: Json = False,
-    mlflow: Annotated[
-        str | None, option("Also log the runs to MLflow: a folder, sqlite:///FILE or http://SERVER (extra 'mlflow').")
-    ] = None,
 ) -> None:
     """Run a plan of experiments in parallel; the same command resumes a stopped one."""
-    from fedcascade.experiments import results, sinks
-    from fedcascade.experiments.plan_reader import can_take_ratings, find_plan, set_ratings_file
+    from fedcascade.experiments import results
+    from fedcascade.experiments.plan_reader import load_plan, set_ratings_file
 
-    chosen = find_plan(plan)
-    is_wanted = ratings is None or can_take_ratings(chosen)
-    require(is_wanted, f"--ratings: plan '{plan}' has no environment of kind ratings that names no file")
-    chosen = set_ratings_file(chosen, ratings)
+    named = load_plan(plan)
+    chosen = named if ratings is None else set_ratings_file(named, ratings)
+    is_used = ratings is None or chosen.environments != named.environments
+    require(is_used, f"--ratings: plan '{plan}' has no environment of kind ratings that names no file")
     folder = Path("results") / chosen.name if out is None else out
-    if mlflow is not None:
-        sinks.check_mlflow(mlflow)  # before hours of work
     planned_jobs = _execute([chosen], folder, scheduler_flags.build(), lines=not json_)
-    if mlflow is not None:
-        sinks.log_to_mlflow(planned_jobs, folder, mlflow)
     if json_:
         for planned in planned_jobs:
             record = results.load_record(folder, planned.job) or {}

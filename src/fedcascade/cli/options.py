@@ -2,10 +2,10 @@
 
 import sys
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, fields, make_dataclass, replace
+from dataclasses import dataclass, field, fields, make_dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from cyclopts import Group, Parameter, Token
 
@@ -84,7 +84,6 @@ def select_options(kind: Any, flags: object) -> Any:
     return kind(**{each.name: getattr(flags, each.name) for each in fields(kind)})
 
 
-ListLength = Annotated[Whole, option("K, the longest list that an agent may show.")]
 Json = Annotated[bool, option("Print JSON on stdout.", name="--json", show_default=False)]
 
 
@@ -204,10 +203,6 @@ class EnvironmentOptions(_SyntheticFlags, RatingsFlags):  # type: ignore[misc, v
         others = ", ".join(self.list_given([*_RATINGS_ALONE, "columns"]))
         require(not others, f"{others}: belongs to --ratings FILE")
         return Synthetic(select_options(SyntheticOptions, self), seed=self.seed)
-
-    def resize(self, *, dimension: int) -> Self:
-        size: dict[str, Any] = {"dimension": dimension}
-        return replace(self, **size)
 
     def _build_plugin(self) -> "Environment":
         """Build an environment of another package from --set-env and the seed."""

@@ -27,7 +27,6 @@ class _SpeedColumn(progress.TextColumn):
 
 ROUNDS = (progress.MofNCompleteColumn(), _SpeedColumn(""))
 RUNS = (progress.TaskProgressColumn(),)
-BYTES = (progress.DownloadColumn(), progress.TransferSpeedColumn())
 
 
 def print_line(line: str) -> None:

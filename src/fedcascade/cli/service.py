@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
@@ -247,7 +247,8 @@ def swarm(
         offered, held = fetch_terms(operator.transport), operator.fetch_overview().enrolled
         words = "simulated users would spoil what they learn; take a server with an empty store, or --among-agents"
         require(among_agents or held == 0, f"the server has {held} agents already: {words}")
-        environment = environment_options.resize(dimension=offered.dimension).build()
+        size: Any = {"dimension": offered.dimension}
+        environment = replace(environment_options, **size).build()
         bar, reporter = add_bar(bars, offered.policy, options.rounds), RegretReporter(operator)
 
         def finish_round(t: int, recorder: "Recorder") -> None:

@@ -18,6 +18,8 @@ from fedcascade.cli.progress import add_bar, announce_compiling, show_progress_b
 from fedcascade.environments.environment import Environment
 from fedcascade.federation.policies import BASELINES, DEFAULT_POLICY, Policy
 from fedcascade.learning.oracles import Oracle
+from fedcascade.simulation.engines import simulate
+from fedcascade.simulation.scenario import Delay
 from fedcascade.simulation.trace import Trace, choose_baseline, compare_traces, summarise
 
 COMPARED = ["fedc3ucb-h", "fedind", DEFAULT_POLICY, "known-clusters"]  # the paper's, alone, our default, known clusters
@@ -44,9 +46,6 @@ class EngineFlags:
         self, environment: Environment, policies: Sequence[Policy], oracle: Oracle, rounds: int, *, keep_lists: bool
     ) -> Iterator[Trace]:
         """Yield the traces of policies and show progress."""
-        from fedcascade.simulation.engines import simulate
-        from fedcascade.simulation.scenario import Delay
-
         late: Any = {"delay": Delay.parse(self.delay), "batch": self.batch}
         with show_progress_bars() as bars:
             for policy in policies:

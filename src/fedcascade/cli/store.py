@@ -2,38 +2,34 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from fedcascade.checks import require
 from fedcascade.cli.options import Json, Whole, option
-
-if TYPE_CHECKING:
-    from fedcascade.service.store.contract import Store
-    from fedcascade.service.store.sql_store import SqlStore
+from fedcascade.service.protocol.clock import SYSTEM_CLOCK
+from fedcascade.service.server.tenure import require_known_terms
+from fedcascade.service.store import sql
+from fedcascade.service.store.backup import restore_backup, write_backup
+from fedcascade.service.store.contract import Store, explain_failures
+from fedcascade.service.store.open import hide_password, open_existing, open_store, open_unmigrated
+from fedcascade.service.store.sql_log import unpack_row
+from fedcascade.service.store.sql_store import SqlStore
 
 StoreUrl = Annotated[str, option("Store: sqlite:///file.db or postgresql://user@host/database.")]
 BackupFile = Annotated[Path, option("Backup file.")]
 
 
 @contextmanager
-def open_for_command(url: str, *, existing: bool = True) -> Iterator["Store"]:
+def open_for_command(url: str, *, existing: bool = True) -> Iterator[Store]:
     """Open a store for one command, with database errors in one line."""
-    from contextlib import closing
-
-    from fedcascade.service.store.contract import explain_failures
-    from fedcascade.service.store.open import open_existing, open_store
-
     with closing(open_existing(url) if existing else open_store(url)) as store, explain_failures(store):
         yield store
 
 
-def _require_sql(store: "Store", url: str) -> "SqlStore":
-    from fedcascade.service.store.open import hide_password
-    from fedcascade.service.store.sql_store import SqlStore
-
+def _require_sql(store: Store, url: str) -> SqlStore:
     if not isinstance(store, SqlStore):
         raise ValueError(f"backups are for SQLite and PostgreSQL: {hide_password(url)} has tools of its own")
     return store
@@ -91,8 +87,6 @@ def export(
 
 def _explain_row(row: dict[str, Any]) -> dict[str, Any]:
     """Turn a row into readable values: times as text, sums of an upload as numbers, keys and digests in hexadecimal."""
-    from fedcascade.service.store.sql_log import unpack_row
-
     shown = dict(row)
     if "numbers" in row:
         sums = unpack_row(row["numbers"], row["count"], row["clicks"], row["rounds"])
@@ -114,18 +108,11 @@ def upgrade(
 
     A store with a policy or a constant that this version does not have is refused, and stays as it is.
     """
-    from contextlib import closing
-
-    from fedcascade.service.server.tenure import require_known_terms
-    from fedcascade.service.store.contract import explain_failures
-    from fedcascade.service.store.open import hide_password, open_unmigrated
-    from fedcascade.service.store.sql import MIGRATIONS
-
     found = open_unmigrated(store)
     if found is None:
         raise ValueError(f"there is no store of SQLite or PostgreSQL at '{hide_password(store)}'")
     with closing(found), explain_failures(found):
-        version, known = found.find_version(), len(MIGRATIONS)
+        version, known = found.find_version(), len(sql.MIGRATIONS)
         newer = f"the store is at migration {version}, this version knows {known}: use a newer fedcascade"
         require(version <= known, newer)
         require_known_terms(found)
@@ -138,9 +125,6 @@ def upgrade(
 
 def backup(store: StoreUrl, file: BackupFile) -> None:
     """Write a store to one file while servers run; SQLite and PostgreSQL can both restore it."""
-    from fedcascade.service.protocol.clock import SYSTEM_CLOCK
-    from fedcascade.service.store.backup import write_backup
-
     with open_for_command(store) as opened:
         position = write_backup(_require_sql(opened, store), file, SYSTEM_CLOCK.read_milliseconds())
     print(f"{file} holds everything up to position {position}; keep it as safe as the store itself")
@@ -151,9 +135,6 @@ def restore(file: BackupFile, store: StoreUrl) -> None:
 
     Agents that were forgotten after the backup are back: forget them again.
     """
-    from fedcascade.service.protocol.clock import SYSTEM_CLOCK
-    from fedcascade.service.store.backup import restore_backup
-
     require(file.is_file(), f"there is no backup '{file}'")
     with open_for_command(store, existing=False) as opened:
         epoch = restore_backup(file, _require_sql(opened, store), SYSTEM_CLOCK.read_milliseconds())

@@ -71,6 +71,13 @@ def make_table(
     return table
 
 
+def make_facts_table(title: str, rows: Iterable[Sequence[str]]) -> Table:
+    """Make a table of names and values, without a header."""
+    table = make_table(title, ("", ""), rows)
+    table.show_header = False
+    return table
+
+
 def show(*tables: Table | str) -> None:
     """Print tables and paragraphs to stdout, as wide as the terminal, $COLUMNS or else 80 columns."""
     console = Console(highlight=False, markup=False)

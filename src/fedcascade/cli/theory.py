@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 from cyclopts import Parameter
@@ -12,12 +12,11 @@ from rich.table import Table
 from fedcascade.checks import require, require_integer
 from fedcascade.cli import terminal
 from fedcascade.cli.options import PLAIN, EnvironmentOptions, Json, Whole, option
+from fedcascade.environments.clustered import compute_arrival_steps, compute_arrival_weights
 from fedcascade.learning.confidence import ProblemSize
-from fedcascade.learning.theory import Settings
+from fedcascade.learning.theory import Assumptions, Guarantee, Settings, Source, bound_regret_below
 
-if TYPE_CHECKING:
-    from fedcascade.learning.theory import Assumptions, Guarantee
-
+SOURCES: tuple[Source, ...] = ("paper", "derived")
 THEORY = {  # the terms of the bounds
     "delta": "delta = |U|^2 / T",
     "beta": "beta of Lemma 1",
@@ -69,31 +68,26 @@ def theory(
     environment_options: EnvironmentOptions = EnvironmentOptions(),  # noqa: B008 (frozen)
 ) -> None:
     """Print the bounds of Theorem 1 on regret and exchanges, term by term."""
-    from fedcascade.learning.theory import Guarantee, bound_regret_below
-
     require_integer("rounds", rounds)
     known = {name: value for name, value in vars(assumption_flags).items() if value is not None}
     assumed = _assume_sizes(environment_options, known)
     dimension = environment_options.dimension
     problem = ProblemSize(users=assumed.users, dimension=dimension, list_length=list_length, rounds=rounds)
+    bounds: dict[str, dict[str, float]] = {}
+    for source in SOURCES:
+        bound = Guarantee(problem, assumed, settings, source)
+        bounds[source] = {name: getattr(bound, name) for name in THEORY}
     # Near-optimal regret takes |U| exchanges (He et al. 2022), up to a constant.
-    lower = bound_regret_below(problem, clusters=assumed.clusters), float(assumed.users)
-    bounds = {
-        "paper": list_terms(Guarantee(problem, assumed, settings, "paper")),
-        "derived": list_terms(Guarantee(problem, assumed, settings, "derived")),
-        "lower": dict(zip(("regret", "exchanges"), lower, strict=True)),
-    }
+    least = bound_regret_below(problem, clusters=assumed.clusters)
+    bounds["lower"] = {"regret": least, "exchanges": float(assumed.users)}
     if json_:
         terminal.print_json({"rounds": rounds, "assumptions": asdict(assumed), **bounds})
     else:
         terminal.show(make_theory_table(bounds, rounds))
 
 
-def _assume_sizes(options: EnvironmentOptions, known: Mapping[str, float]) -> "Assumptions":
+def _assume_sizes(options: EnvironmentOptions, known: Mapping[str, float]) -> Assumptions:
     """Return the assumptions of the theorem for an environment of these sizes."""
-    from fedcascade.environments.clustered import compute_arrival_steps, compute_arrival_weights
-    from fedcascade.learning.theory import Assumptions
-
     sizes = ("users", "clusters", "dimension", "items", "arrivals")
     others = options.list_given(name for name in vars(options) if name not in sizes)
     require(not others, f"theory takes only the sizes of an environment, not {', '.join(others)}")
@@ -107,18 +101,13 @@ def _assume_sizes(options: EnvironmentOptions, known: Mapping[str, float]) -> "A
     return Assumptions(users=users, clusters=count, items=most, **assumed, **chances)
 
 
-def list_terms(bound: "Guarantee") -> dict[str, float]:
-    """Return the terms of Theorem 1 by name, sums included."""
-    return {name: getattr(bound, name) for name in THEORY}
-
-
 def make_theory_table(bounds: Mapping[str, Mapping[str, float]], rounds: int) -> Table:
     """Make a table of Theorem 1, term by term, with a note on our corrections."""
     lower = bounds["lower"]
     rows = [
         (
             words,
-            *(_format_number(bounds[source][name]) for source in ("paper", "derived")),
+            *(_format_number(bounds[source][name]) for source in SOURCES),
             _format_number(lower[name]) if name in lower else "",
         )
         for name, words in THEORY.items()

@@ -1,9 +1,8 @@
 """``fedcascade warm``: compile all code before its first use."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Annotated
 
 from fedcascade.checks import list_missing
@@ -22,19 +21,17 @@ def warm(
 ) -> None:
     """Compile the code of simulations, servers and agents, once per installation."""
     policies = [get_policy(name) for name in policy] or list(load_policies().values())
-    for words, step in _list_steps(policies):
-        started = time.perf_counter()
-        step()
-        print_line(f"{words}: {time.perf_counter() - started:.1f} s")
-
-
-def _list_steps(policies: Sequence[Policy]) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Yield the name of each step and the function that compiles it."""
-    yield "rounds of simulations", partial(compile_loops, policies)
-    yield "servers in simulations", partial(compile_around, policies)
-    yield "agents", partial(_precompile_agents, policies)
+    steps: dict[str, Callable[[Sequence[Policy]], None]] = {
+        "rounds of simulations": compile_loops,
+        "servers in simulations": compile_around,
+        "agents": _precompile_agents,
+    }
     if not list_missing("server"):
-        yield "servers", partial(_precompile_servers, policies)
+        steps["servers"] = _precompile_servers
+    for words, precompile in steps.items():
+        started = time.perf_counter()
+        precompile(policies)
+        print_line(f"{words}: {time.perf_counter() - started:.1f} s")
 
 
 def _precompile_agents(policies: Sequence[Policy]) -> None:

@@ -9,23 +9,19 @@ import time
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Callable
 from dataclasses import dataclass
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPException, IncompleteRead
 from pathlib import Path
 from typing import Any
 
 from fedcascade import __version__
 from fedcascade.checks import require, require_known
-from fedcascade.systems import write_atomically
+from fedcascade.platforms import write_atomically
 
 PUBLISHER = "https://files.grouplens.org/datasets/movielens"
-CHUNK = 1 << 16
 TIMEOUT = 30.0  # seconds without a byte
 ATTEMPTS = 3
 PAUSE = 1.0  # seconds between two attempts
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,9 +72,7 @@ def find_cache_folder() -> Path:
     return (Path(configured) if Path(configured).is_absolute() else Path.home() / ".cache") / "fedcascade"
 
 
-def fetch(
-    name: str, *, source: str = PUBLISHER, folder: Path | None = None, progress: Progress | None = None
-) -> FetchedDataset:
+def fetch(name: str, *, source: str = PUBLISHER, folder: Path | None = None) -> FetchedDataset:
     """Return the files of a dataset, from the cache or else from the publisher.
 
     Checks the archive against the publisher's MD5, and records its SHA-256.
@@ -87,7 +81,6 @@ def fetch(
         name: a key of ``DATASETS``.
         source: the URL of the folder with the archives.
         folder: where to store the files; the user's cache folder if None.
-        progress: called with the received and the total number of bytes.
     """
     require_known("dataset", name, DATASETS)
     require(source.startswith(("http://", "https://")), f"source must be an http or https address, got '{source}'")
@@ -96,7 +89,7 @@ def fetch(
     try:
         cached = record.exists()
         if not cached:
-            _download(dataset, f"{source.rstrip('/')}/{dataset.archive}", record, progress)
+            _download(dataset, f"{source.rstrip('/')}/{dataset.archive}", record)
         return _load_fetched(dataset, home, record, cached=cached)
     except OSError as error:
         raise ValueError(f"cannot store {name} in {home}: {error.strerror or error}") from None
@@ -114,9 +107,9 @@ def _load_fetched(dataset: Dataset, home: Path, record: Path, *, cached: bool) -
     return FetchedDataset(ratings=ratings, terms=terms, licence=dataset.licence, cached=cached, **archive)
 
 
-def _download(dataset: Dataset, url: str, record: Path, progress: Progress | None) -> None:
+def _download(dataset: Dataset, url: str, record: Path) -> None:
     expected = _fetch_published_md5(f"{url}.md5")
-    archive = _read(url, progress)
+    archive = _read(url)
     md5 = hashlib.md5(archive, usedforsecurity=False).hexdigest()
     require(md5 == expected, f"{url} has MD5 {md5}, but its publisher says {expected}: fetch again")
     contents = _extract_members(archive, (dataset.ratings, dataset.terms), url)
@@ -128,13 +121,13 @@ def _download(dataset: Dataset, url: str, record: Path, progress: Progress | Non
 
 
 def _fetch_published_md5(url: str) -> str:
-    text = _read(url, None).decode("ascii", "replace")
+    text = _read(url).decode("ascii", "replace")
     digests = re.findall(r"\b[0-9a-fA-F]{32}\b", text)
     require(len(digests) == 1, f"{url} must hold one MD5, got '{text[:80].strip()}'")
     return str(digests[0]).lower()
 
 
-def _read(url: str, progress: Progress | None) -> bytes:
+def _read(url: str) -> bytes:
     """Return the content of a URL; retry after connection errors."""
     request = urllib.request.Request(url, headers={"User-Agent": f"fedcascade/{__version__}"})
     reason = ""
@@ -142,24 +135,15 @@ def _read(url: str, progress: Progress | None) -> bytes:
         time.sleep(PAUSE * attempt)
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
-                return _read_response(response, progress)
+                content: bytes = response.read()
+                return content
         except urllib.error.HTTPError as error:
             raise ValueError(f"cannot fetch {url}: the server answers {error.code} {error.reason}") from None
+        except IncompleteRead:
+            reason = "the connection broke"
         except (OSError, HTTPException) as error:
             reason = str(getattr(error, "reason", "") or error) or type(error).__name__
     raise ValueError(f"cannot fetch {url}: {reason}")
-
-
-def _read_response(response: HTTPResponse, progress: Progress | None) -> bytes:
-    total = int(response.headers.get("Content-Length", "0"))
-    content = bytearray()
-    while chunk := response.read(CHUNK):
-        content += chunk
-        if progress is not None:
-            progress(len(content), max(total, len(content)))
-    if len(content) < total:
-        raise ConnectionError("the connection broke")
-    return bytes(content)
 
 
 def _extract_members(archive: bytes, members: tuple[str, ...], url: str) -> dict[str, bytes]:

@@ -25,7 +25,6 @@ from fedcascade.service.agent.options import build_policy
 from fedcascade.service.agent.pool import AgentPool, PoolAgent
 from fedcascade.service.agent.transport import Transport
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.protocol.wire import MOST_LABELS
 from fedcascade.simulation.ledger import LedgerEntry
 from fedcascade.simulation.reference import play_round
 from fedcascade.simulation.trace import Recorder, Trace
@@ -155,20 +154,14 @@ def wait_for_pool(pool: AgentPool) -> None:
 
 
 def fetch_labels(agents: Sequence[PoolAgent], operator: OperatorClient) -> NDArray[np.int64]:
-    """Ask the server for the groups of agents."""
-    overview = operator.fetch_overview()
-    labels = overview.labels if overview.active <= MOST_LABELS else _list_labels(operator)
-    return order_labels([agent.id for agent in agents], labels)
-
-
-def _list_labels(operator: OperatorClient) -> dict[str, int]:
-    """Ask for the groups of many agents page by page."""
-    labels: dict[str, int] = {}
+    """Ask the server for the groups of agents, page by page."""
     page = operator.list_agents(0, MOST_PER_PAGE, "active")
-    while page.agents:
-        labels |= {str(row.agent): row.cluster for row in page.agents if row.cluster is not None}
-        page = operator.list_agents(page.agents[-1].agent, MOST_PER_PAGE, "active")
-    return labels
+    rows = list(page.agents)
+    while page.more:
+        page = operator.list_agents(rows[-1].agent, MOST_PER_PAGE, "active")
+        rows += page.agents
+    labels = {str(row.agent): row.cluster for row in rows if row.cluster is not None}
+    return order_labels([agent.id for agent in agents], labels)
 
 
 def order_labels(agents: Sequence[int], labels: Mapping[str, int]) -> NDArray[np.int64]:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import polars as pl
+from msgspec.structs import replace
 
 from fedcascade.checks import require_integer
-from fedcascade.experiments.plan import Plan, resize_plan
+from fedcascade.experiments.plan import Plan
 from fedcascade.experiments.plan_reader import load_builtin_plan, set_ratings_file
 from fedcascade.experiments.results import Results
 from fedcascade.intervals import FEWEST_RUNS, Interval, estimate_mean
@@ -79,22 +80,14 @@ class Claim(NamedTuple):
     note: str
 
 
-def compute_needed_gap(paper: float | None) -> float:
-    """Return the smallest gap that confirms a claim of the paper, zero where it gives no number.
-
-    >>> compute_needed_gap(0.82), round(compute_needed_gap(0.05), 12), compute_needed_gap(None)
-    (0.615, 0.03, 0.0)
-    """
-    return 0.0 if paper is None else paper - max(POINTS, SHARE * paper)
-
-
 def judge_gap(gap: Interval, paper: float | None) -> Verdict:
-    """Judge the gap between two policies: its sign, then its size."""
+    """Judge the gap between two policies: its sign, then its size, where the paper gives a number."""
     if gap.high < 0.0:
         return "contradicted"
     if gap.low <= 0.0:
         return "inconclusive"
-    return "confirmed" if gap.high >= compute_needed_gap(paper) else "smaller than the paper's"
+    needed = 0.0 if paper is None else paper - max(POINTS, SHARE * paper)
+    return "confirmed" if gap.high >= needed else "smaller than the paper's"
 
 
 def judge_count(count: Interval, paper: float) -> Verdict:
@@ -110,8 +103,8 @@ def load_paper_plans(*, quick: bool = False, runs: int | None = None, ratings: P
     runs = (QUICK_RUNS if quick else RUNS) if runs is None else runs
     require_integer("runs", runs)
     names = [name for name in PLANS if name != RATINGS or ratings is not None or not quick]
-    plans = [set_ratings_file(load_builtin_plan(name), ratings) for name in names]
-    return [resize_plan(plan, seeds=range(runs)) for plan in plans]
+    plans = [replace(load_builtin_plan(name), seeds=tuple(range(runs))) for name in names]
+    return plans if ratings is None else [set_ratings_file(plan, ratings) for plan in plans]
 
 
 def is_paper(results: Results) -> bool:

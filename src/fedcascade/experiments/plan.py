@@ -1,6 +1,6 @@
 """Plans: environments x policies x grids of constants x seeds, as values; ``plan_reader`` reads them from TOML."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from hashlib import file_digest
@@ -159,21 +159,6 @@ def matches_pattern(name: str, pattern: str) -> bool:
     A name may have brackets, which a pattern would read as a set of letters; hence the test for equality.
     """
     return name == pattern or fnmatchcase(name, pattern)
-
-
-def resize_plan(plan: Plan, *, rounds: int | None = None, seeds: Sequence[int] | None = None) -> Plan:
-    """Return the plan with other rounds or seeds, in every environment."""
-    require(rounds is None or rounds >= 1, f"rounds must be a whole number >= 1, got {rounds}")
-    length = plan.rounds if rounds is None else rounds
-    replaced = {"rounds": None, "checkpoints": None} if rounds is not None else {}
-    replaced |= {"seeds": None} if seeds is not None else {}
-    return msgspec.structs.replace(
-        plan,
-        environments=tuple(msgspec.structs.replace(each, **replaced) for each in plan.environments),
-        rounds=length,
-        checkpoints=min(plan.checkpoints, length),
-        seeds=plan.seeds if seeds is None else tuple(seeds),
-    )
 
 
 def to_plain_names(constants: Mapping[str, Any]) -> dict[str, Any]:

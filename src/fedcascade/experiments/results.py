@@ -20,7 +20,7 @@ from fedcascade import __version__
 from fedcascade.checks import require
 from fedcascade.experiments.jobs import Job, PlannedJob, Record, list_planned_jobs
 from fedcascade.experiments.plan import OPTIONS, EnvironmentSpec, Plan
-from fedcascade.systems import write_atomically
+from fedcascade.platforms import write_atomically
 
 RUNS, CURVES, MANIFEST = "runs.parquet", "curves.parquet", "manifest.json"
 UNFINISHED = "unfinished.json"  # the plans of a folder, until all runs are finished

@@ -35,12 +35,12 @@ from fedcascade.experiments.jobs import (
 )
 from fedcascade.experiments.own_policies import add_policies, find_policy, given
 from fedcascade.experiments.plan import Plan
-from fedcascade.experiments.plan_reader import find_plan
+from fedcascade.experiments.plan_reader import load_plan
 from fedcascade.federation.policies import Policy
 from fedcascade.numerics.code_cache import CacheNotWritable
+from fedcascade.platforms import count_cores, write_atomically
 from fedcascade.simulation.engines import load_gpu_engine
 from fedcascade.simulation.exact.precompile import list_steps
-from fedcascade.systems import count_cores, write_atomically
 
 ReportRounds = Callable[[int], None]  # called with the number of finished rounds
 Scheduler = Callable[[Sequence[Job], ReportRounds], Iterator[tuple[Job, Record]]]
@@ -76,7 +76,7 @@ def run_plan(
         workers: number of processes, one per core if None.
         progress: called with the progress of the runs.
     """
-    chosen = add_policies(plan if isinstance(plan, Plan) else find_plan(Path(plan)), policies)
+    chosen = add_policies(plan if isinstance(plan, Plan) else load_plan(Path(plan)), policies)
     place = Path("results") / chosen.name if folder is None else Path(folder)
     execute([chosen], place, make_local_scheduler(workers=workers), progress)
     return results.read_results(place)
@@ -92,30 +92,23 @@ def execute(
     check_environments(planned_jobs)
     _make_folder(folder)
     missing = [job for job in jobs.values() if results.load_record(folder, job) is None]
+    done, all_rounds = len(jobs) - len(missing), sum(job.rounds for job in jobs.values())
+    before = all_rounds - sum(job.rounds for job in missing)
+
+    def report(rounds: int) -> None:
+        progress(Progress(done, len(jobs), before + rounds, all_rounds))
+
     if missing:
         write_atomically(folder / results.UNFINISHED, msgspec.json.encode(list(plans)))  # for a report meanwhile
     try:
-        _run_jobs(
-            missing, folder, scheduler, lambda done, rounds: progress(_make_progress(jobs, missing, done, rounds))
-        )
+        report(0)
+        for job, record in scheduler(missing, report) if missing else ():
+            results.save_record(folder, job, record)
+            done += 1
     except KeyboardInterrupt:
-        kept = sum(results.load_record(folder, job) is not None for job in jobs.values())
-        raise KeyboardInterrupt(f"{kept} of {len(jobs)} runs saved; run the same command again to resume") from None
+        raise KeyboardInterrupt(f"{done} of {len(jobs)} runs saved; run the same command again to resume") from None
     results.write_tables(folder, plans, planned_jobs, time.perf_counter() - started)
     return planned_jobs
-
-
-def _run_jobs(jobs: Sequence[Job], folder: Path, scheduler: Scheduler, report: Callable[[int, int], None]) -> None:
-    finished: list[Job] = []
-    report(0, 0)
-    for job, record in scheduler(jobs, lambda rounds: report(len(finished), rounds)) if jobs else ():
-        results.save_record(folder, job, record)
-        finished.append(job)
-
-
-def _make_progress(jobs: dict[str, Job], missing: Sequence[Job], done: int, rounds: int) -> Progress:
-    all_rounds, missing_rounds = sum(job.rounds for job in jobs.values()), sum(job.rounds for job in missing)
-    return Progress(len(jobs) - len(missing) + done, len(jobs), all_rounds - missing_rounds + rounds, all_rounds)
 
 
 def _make_folder(folder: Path) -> None:

@@ -12,7 +12,6 @@ import polars as pl
 import pytest
 
 from fedcascade.experiments import paper_claims
-from fedcascade.experiments.plan import resize_plan
 from fedcascade.experiments.plan_reader import read_plan
 from fedcascade.experiments.reports import figures, html, paper_report, summary
 from fedcascade.experiments.reports.figures import RunCurves
@@ -20,7 +19,7 @@ from fedcascade.experiments.results import Results, read_results
 from fedcascade.experiments.runner import execute, make_local_scheduler, run_plan
 from fedcascade.intervals import format_mean
 
-from ..conftest import SMALL
+from ..conftest import SMALL, resize_plan
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 BEGINNINGS = {"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG"}

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from fedcascade.evaluation.evaluate import HEADER, LOGGED, Evaluation
 from fedcascade.experiments.reports import html
 from fedcascade.experiments.reports.figures import COLOURS, STYLE, save_figure
-from fedcascade.systems import write_atomically
+from fedcascade.platforms import write_atomically
 
 TITLE = "Estimated rewards of other policies"
 

@@ -9,12 +9,11 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
 from fedcascade.checks import require, require_known
 from fedcascade.intervals import estimate_mean
-from fedcascade.systems import write_atomically
+from fedcascade.platforms import write_atomically
 
 if TYPE_CHECKING:
     from fedcascade.simulation.trace import Trace
@@ -55,9 +54,8 @@ def plot_curves(curves: Mapping[str, RunCurves], quantity: str, title: str) -> F
         axes.set(title=title, xlabel="rounds", ylabel=QUANTITIES[quantity])
         axes.set_xlim(left=0)
         axes.set_ylim(bottom=0)
-        axes.xaxis.set_major_formatter(FuncFormatter(format_short))
-        format_value = format_percent if quantity == "clustering_error" else format_short
-        axes.yaxis.set_major_formatter(FuncFormatter(format_value))
+        axes.xaxis.set_major_formatter(format_short)
+        axes.yaxis.set_major_formatter("{x:.0%}" if quantity == "clustering_error" else format_short)
         handles = [line for _, line in sorted(ends, key=lambda end: -end[0])]  # as the curves end, from the top
         figure.legend(handles=handles, loc="outside lower left", ncols=columns)
     return figure
@@ -104,15 +102,12 @@ def plot_grid(
         axes.pcolormesh(means, cmap="viridis_r", edgecolors="#fdfdfd", linewidth=1.5)
         for cell in np.argwhere(~np.isnan(means)).tolist():  # others have no finished run
             value = float(means[tuple(cell)])
-            words = format_percent(value) if quantity == "clustering_error" else format_short(float(f"{value:.3g}"))
-            style: Any = {
-                "weight": "bold" if cell == list(best) else "normal",
-                "ha": "center",
-                "va": "center",
-                "size": 8,
-            }
+            words = f"{value:.0%}" if quantity == "clustering_error" else format_short(float(f"{value:.3g}"))
+            weight = "bold" if cell == list(best) else "normal"
             colour = "#fdfdfd" if value > low + 0.45 * (high - low) else "#111111"
-            axes.text(cell[1] + 0.5, cell[0] + 0.5, words, color=colour, **style)
+            axes.text(
+                cell[1] + 0.5, cell[0] + 0.5, words, color=colour, weight=weight, ha="center", va="center", size=8
+            )
         frame: Any = {"fill": False, "edgecolor": COLOURS[0], "linewidth": 2.5, "clip_on": False}
         axes.add_patch(Rectangle((best[1], best[0]), 1, 1, **frame))
         axes.set_xticks(np.arange(len(columns)) + 0.5, list(map(str, columns)))
@@ -121,7 +116,7 @@ def plot_grid(
     return figure
 
 
-def format_short(value: float, _position: int | None = None) -> str:
+def format_short(value: float, _position: float = 0) -> str:
     """Format a number with k or M.
 
     >>> format_short(250_000), format_short(1_000_000), format_short(1_500), format_short(80)
@@ -131,15 +126,6 @@ def format_short(value: float, _position: int | None = None) -> str:
         if abs(value) >= size:
             return f"{value / size:g}{letter}"
     return f"{value:g}"
-
-
-def format_percent(value: float, _position: int | None = None) -> str:
-    """Format a share as a percentage.
-
-    >>> format_percent(0.25)
-    '25%'
-    """
-    return f"{value:.0%}"
 
 
 def save_figure(figure: Figure, folder: Path, name: str) -> str:

@@ -13,7 +13,7 @@ from fedcascade.experiments.reports import html, summary
 from fedcascade.experiments.reports.html import Html
 from fedcascade.experiments.results import Results
 from fedcascade.intervals import FEWEST_RUNS, format_mean
-from fedcascade.systems import write_atomically
+from fedcascade.platforms import write_atomically
 
 TITLE = "Federated contextual cascading bandits: the paper's evaluation, run again"
 CLAIMS = "claims.json"

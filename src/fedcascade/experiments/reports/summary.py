@@ -17,7 +17,7 @@ from fedcascade.experiments.reports.figures import MOST_CURVES, QUANTITIES, RunC
 from fedcascade.experiments.reports.html import Html
 from fedcascade.experiments.results import Results
 from fedcascade.intervals import FEWEST_RUNS, Interval, estimate_mean, format_mean
-from fedcascade.systems import write_atomically
+from fedcascade.platforms import write_atomically
 
 TOTALS = (*QUANTITIES, "reward", "coverage", "gini")
 PLUS_MINUS = "± is half of the 95% interval of a mean, by Student's t over the runs."

@@ -16,6 +16,7 @@ from typing import Any
 from weakref import WeakSet
 
 from fedcascade.checks import require
+from fedcascade.platforms import is_running, sync_file
 from fedcascade.service.agent.old_files import read_old_agents
 from fedcascade.service.agent.sealed_rows import (
     PUT_ENTRY,
@@ -27,7 +28,6 @@ from fedcascade.service.agent.sealed_rows import (
     seal,
     unseal,
 )
-from fedcascade.systems import is_running, sync_file
 
 # ``version`` is a random number that changes with the entries, and ``digest`` seals the row and the names of its
 # entries. ``lease`` is the process that may send the agent's uploads until ``lease_until``.

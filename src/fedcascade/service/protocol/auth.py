@@ -19,8 +19,8 @@ from nacl.exceptions import BadSignatureError
 from nacl.signing import SigningKey, VerifyKey
 
 from fedcascade.checks import require
+from fedcascade.platforms import sync_file
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.systems import sync_file
 
 FRESH_SECONDS = 300  # accept signatures up to 5 minutes old
 SEQUENCE = "fedcascade-sequence"

@@ -17,12 +17,12 @@ from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.warm_start import make_empty_upload
 from fedcascade.learning.log_sums import LogSums
+from fedcascade.platforms import write_atomically
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.validation import check_upload
 from fedcascade.service.server.snapshots import save_snapshot
 from fedcascade.service.server.state import ServerState
 from fedcascade.service.store.contract import LOCAL, Store, add_agent
-from fedcascade.systems import write_atomically
 
 WARM = "warm"  # the setting with the digest of the warm start
 

@@ -15,10 +15,10 @@ from typing import Any, BinaryIO
 import msgspec
 
 from fedcascade.checks import require
+from fedcascade.platforms import sync_file
 from fedcascade.service.store.contract import LOCAL
 from fedcascade.service.store.epoch import begin_epoch, load_epoch
 from fedcascade.service.store.sql_store import SqlStore
-from fedcascade.systems import sync_file
 
 MAGIC = b"fedcascade backup 1\n"
 END = "end"

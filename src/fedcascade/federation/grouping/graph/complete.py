@@ -12,7 +12,7 @@ from fedcascade.federation.grouping.graph.search import connect_to_all, delete_r
 from fedcascade.federation.grouping.partition import Labels, Partition
 from fedcascade.federation.holdings import Holdings, append_zeros, drop_row
 from fedcascade.learning.statistics import Statistics
-from fedcascade.systems import measure_memory
+from fedcascade.platforms import measure_memory
 
 
 def describe_alpha_d(default: float) -> Any:

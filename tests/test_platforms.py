@@ -6,22 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from fedcascade import systems
+from fedcascade import platforms
 from fedcascade.federation.grouping.graph import complete
-from fedcascade.systems import write_atomically
+from fedcascade.platforms import write_atomically
 
 fcntl = pytest.importorskip("fcntl", reason="this system is one of the others")
 
 
 def test_the_memory_of_this_machine_is_known() -> None:
-    memory = systems.measure_memory()
+    memory = platforms.measure_memory()
     assert memory is not None
     assert memory > 1 << 28
 
 
 def test_without_sysconf_nobody_says_how_much_memory_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sysconf")
-    assert systems.measure_memory() is None
+    assert platforms.measure_memory() is None
     complete.require_memory(10**9)  # what is not known forbids nothing
 
 
@@ -33,7 +33,7 @@ def test_windows_is_asked_for_its_memory(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.delattr(os, "sysconf")
     monkeypatch.setattr(ctypes, "windll", type("Dlls", (), {"kernel32": Kernel()})(), raising=False)
-    assert systems.measure_memory() == 1 << 30
+    assert platforms.measure_memory() == 1 << 30
 
 
 def test_a_folder_that_cannot_be_opened_keeps_its_names_by_itself(
@@ -68,6 +68,6 @@ def test_on_macos_a_file_is_forced_beyond_the_cache_of_the_drive(
     monkeypatch.setattr(fcntl, "fcntl", full_sync)
     monkeypatch.setattr(os, "fsync", synced.append)
     with (tmp_path / "file").open("wb") as file:
-        systems.sync_file(file.fileno())
+        platforms.sync_file(file.fileno())
     assert asked == [51]
     assert len(synced) == (0 if works else 1), "where the drive cannot, fsync does what it can"

@@ -25,6 +25,7 @@ from fedcascade.service.agent.pool import AgentPool, PoolAgent
 
 from ..helpers import CuttableTransport, RunningService, ServerProcess, serve_in_process
 from ..postgres import PostgresNode, run_node
+from ..proxy import Proxy
 
 D = 3
 OWN_DATA = replace(POLICIES["population"], trigger=Always())
@@ -144,6 +145,41 @@ def test_a_list_whose_commit_was_lost_is_saved_by_the_next_attempt(
         assert not lost
         assert [each.impression for each in agent.open_lists()] == [shown.impression]
         agent.feedback(shown.impression, 0)
+
+
+@pytest.mark.parametrize("lost", ["request", "reply"])
+def test_a_commit_of_unknown_outcome_counts_once_although_another_process_has_changed_the_agent(
+    running: RunningService, node: PostgresNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    """The agent's version, which the other process has changed, does not tell what became of the commit."""
+    name = f"pool{abs(hash(tmp_path))}"
+    node.ask(f"CREATE DATABASE {name}")
+    list_, others, learned = np.eye(D)[:1], [True], 0
+    with Proxy(node.port) as proxy:
+        through = f"postgresql://postgres@127.0.0.1:{proxy.port}/{name}"
+        with (
+            open_pool(running, through, tokens=1) as pool,
+            open_pool(running, node.url(name)) as other_pool,
+        ):
+            agent, other = pool.get("ann"), other_pool.get("ann")
+            assert pool.flush(30), pool.trouble
+
+            def change_agent(_: float) -> None:
+                if others and threading.current_thread() is threading.main_thread():
+                    others.clear()
+                    other.learn(list_, None)
+
+            monkeypatch.setattr("fedcascade.service.agent.memory.time.sleep", change_agent)
+            while others:  # until it is not a commit of a background thread that is lost
+                proxy.lose_commit = lost
+                agent.learn(list_, 0)
+                learned += 1
+            monkeypatch.undo()
+            assert agent.flush(30), agent.trouble
+            assert other.flush(30), other.trouble
+            total = agent.memory.update(lambda state: (state, state.local.own_total))
+            assert (total.clicks, total.rounds) == (learned, learned + 1)
+            assert running.operator.fetch_overview().rounds == learned + 1
 
 
 def test_a_process_that_lost_its_lease_changes_nothing(running: RunningService, store: str) -> None:

@@ -70,6 +70,7 @@ class AgentDatabase:
     """The base of both kinds of database. ``holder`` is this process in leases: its id, and random bits."""
 
     lock_row = skip_locked = ""  # ends a query that locks an agent's row, or any free token
+    transaction_number = "0"
     now = "(julianday('now') - 2440587.5) * 86400.0"  # seconds since 1970, by the clock that all processes share
 
     def __init__(self, title: str) -> None:
@@ -79,6 +80,10 @@ class AgentDatabase:
     def transaction(self) -> AbstractContextManager[Run]:
         """Run a transaction; its value runs a statement and returns the rows."""
         raise NotImplementedError
+
+    def is_committed(self, run: Run, transaction: int) -> bool:  # noqa: ARG002
+        """Return whether a transaction of this number was committed; without numbers, it failed if it raised."""
+        return False
 
     def sync_to_disk(self) -> None:
         """Wait until all commits are on disk."""

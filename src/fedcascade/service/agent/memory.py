@@ -155,19 +155,20 @@ class LocalMemory:
         has lost its lease; else give the lease back.
         """
         deadline = time.monotonic() + PATIENCE_SECONDS
-        tried: tuple[int, Saved, SavedState, Result] | None = None
+        tried: tuple[int, int, Saved, SavedState, Result] | None = None
         with self.lock:
             while True:
                 try:
                     with self.database.transaction() as self._run:
-                        version = self._lock_row(is_fenced=is_fenced)
-                        if tried is None or not tried[0] != version == tried[1].version:  # else it was committed
+                        version, transaction = self._lock_row(is_fenced=is_fenced)
+                        # The first attempt may have been committed: the version tells, or else the database.
+                        if tried is None or version == tried[0] or not self.database.is_committed(self._run, tried[1]):
                             self._read(version)
                             after, result = change(self.state)
-                            tried = version, *self._write(after, is_saved=is_saved), result
+                            tried = version, transaction, *self._write(after, is_saved=is_saved), result
                             if is_fenced:
                                 self._set_lease(self._run, 0.0)
-                    _, self._saved, self.state, result = tried
+                    _, _, self._saved, self.state, result = tried
                     return result
                 except BaseException as error:
                     self._saved = self._saved._replace(version=None)
@@ -177,13 +178,15 @@ class LocalMemory:
                 finally:
                     self._run, self.puts = None, {}
 
-    def _lock_row(self, *, is_fenced: bool) -> int:
-        rows = self.run(f"SELECT version, lease FROM pool_agent WHERE number = ?{self.database.lock_row}", self.number)
+    def _lock_row(self, *, is_fenced: bool) -> tuple[int, int]:
+        """Lock the agent's row; return its version and the number of the transaction."""
+        columns, lock = f"version, lease, {self.database.transaction_number}", self.database.lock_row
+        rows = self.run(f"SELECT {columns} FROM pool_agent WHERE number = ?{lock}", self.number)
         self.has_left = self.has_left or not rows
         require(not self.has_left, GONE)
         if is_fenced and rows[0][1] != self.database.holder:
             raise FencedOff
-        return int(rows[0][0])
+        return int(rows[0][0]), int(rows[0][2])
 
     def _read(self, version: int) -> None:
         """Read all entries if their version is not the one in memory, and check their digests."""

@@ -38,6 +38,7 @@ class AgentPostgres(AgentDatabase):
 
     lock_row = " FOR UPDATE"
     skip_locked = " FOR UPDATE SKIP LOCKED"
+    transaction_number = "pg_current_xact_id()::text::bigint"
     now = "extract(epoch FROM clock_timestamp())::float8"
 
     def __init__(self, url: str) -> None:
@@ -94,6 +95,10 @@ class AgentPostgres(AgentDatabase):
             raise
         finally:
             self._free.put(None if connection is None or connection.closed else connection)
+
+    def is_committed(self, run: Run, transaction: int) -> bool:
+        """Return whether a transaction was committed whose outcome did not arrive."""
+        return bool(run("SELECT pg_xact_status(?::bigint::text::xid8) = 'committed'", transaction)[0][0])
 
     def close(self) -> None:
         self.is_closed = True

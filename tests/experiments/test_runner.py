@@ -374,8 +374,6 @@ import sys
 from pathlib import Path
 from fedcascade.experiments.jobs import list_planned_jobs
 from fedcascade.experiments.plan_reader import load_plan
-
-from .conftest import resize_plan
 print(*(planned.job.key for planned in list_planned_jobs([load_plan(Path(sys.argv[1]))])))
 """
 

@@ -51,7 +51,7 @@ def _find_largest(errors: NDArray[np.float64]) -> float:
 
 def measure_perplexities(log: ClickLog) -> dict[str, float]:
     """Return the perplexity of each model on the last fifth of a log, fitted to the rest."""
-    return {fit.model.name: fit.perplexity for fit in compare_models(lambda: iter([log]), len(log))}
+    return {fit.model.name: fit.perplexity for fit in compare_models(lambda: iter([log]), len(log), train=0.8)}
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from fedcascade.checks import require_extra
 from fedcascade.cli.options import Whole, option, take_options
 from fedcascade.cli.service import TOKEN, print_notice
 from fedcascade.demo import options
+from fedcascade.service.server.settings import ServerOptions
 
 KEY_VARIABLE = "FEDCASCADE_DEMO_KEY"  # for the process that takes over, so that open pages go on
 
@@ -28,7 +29,9 @@ def live(
     store: Annotated[
         str | None, option("Where to store everything. [default: a temporary folder, deleted at the end]")
     ] = None,
-    port: Annotated[Whole, option("Port to listen on, on this machine alone; 0 takes any free port.")] = 8777,
+    port: Annotated[
+        Whole, option("Port to listen on, on this machine alone; 0 takes any free port.")
+    ] = ServerOptions.port,
     no_browser: Annotated[bool, option("Do not open the page.", show_default=False)] = False,
     demo_settings: DemoSettings = DemoSettings(),  # noqa: B008 (frozen)
 ) -> None:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     Tenants = dict[str, ServerSettings]
 
-LOCAL = "http://127.0.0.1:8777"
-TOKEN = Path("operator.token")
+LOCAL = f"http://{settings.ServerOptions.host}:{settings.ServerOptions.port}"
+TOKEN = settings.ServerOptions.operator_token
 MOST_TOKENS = 10_000  # per request
 MOST_DAYS = 366  # of validity
 # Options of a tenant, with the types of their values.

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from fedcascade.checks import require
 from fedcascade.cli.options import Json, Whole, option
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK
+from fedcascade.service.server.settings import ServerOptions
 from fedcascade.service.server.tenure import require_known_terms
 from fedcascade.service.store import sql
 from fedcascade.service.store.backup import restore_backup, write_backup
@@ -76,7 +77,7 @@ def audit(
 def export(
     agent: Annotated[Whole, option("The agent's number.")],
     *,
-    store: Annotated[str, option("Store of the server.", env_var="FEDCASCADE_STORE")] = "sqlite:///fedcascade.db",
+    store: Annotated[str, option("Store of the server.", env_var="FEDCASCADE_STORE")] = ServerOptions.store,
 ) -> None:
     """Print all that a store holds of an agent, as JSON: enrolment, uploads, exchanges, moves, actions."""
     with open_for_command(store) as opened:

@@ -137,7 +137,7 @@ class Fit(NamedTuple):
     perplexity: float
 
 
-def compare_models(batches: Callable[[], Iterator[ClickLog]], lists: int, *, train: float = 0.8) -> list[Fit]:
+def compare_models(batches: Callable[[], Iterator[ClickLog]], lists: int, *, train: float) -> list[Fit]:
     """Estimate all models on the first share of a log (at most ``MOST_LISTS``), and compare them on the rest.
 
     The best model comes first.

@@ -51,7 +51,7 @@ def rate_log(
     *,
     folds: NDArray[np.int64] | None = None,
     first_row: int = 0,
-    threads: int = 2,
+    threads: int = 1,
 ) -> RatedLists:
     """Rate every row of a batch; ``first_row`` is its position in the log, which seeds the sampled lists.
 

@@ -32,7 +32,7 @@ from fedcascade.service.server.metrics import (
     list_privacy_metrics,
     list_trial_metrics,
 )
-from fedcascade.service.server.settings import DEFAULT_BOUNDS, Limits, UploadBounds
+from fedcascade.service.server.settings import DEFAULT_BOUNDS, Limits, ServerOptions, UploadBounds
 from fedcascade.service.server.writer import Writer, wait_for
 
 HttpRequest = Request[Any, Any, State]
@@ -96,7 +96,8 @@ class Service:
             lambda signed: auth.require_fresh(signed.created, self.clock.now()),
             lambda signed: self._agent_limiter.take(signed.agent, self.clock.elapsed()),
         ]
-        self.guard_margin, self.guard_level, self.paused = 0.0, 0.05, False
+        self.guard_margin, self.guard_level = ServerOptions.guard_margin, ServerOptions.guard_level
+        self.paused = False
         self.trial: Trial | None = None  # of an A/B test
         self._outsized: tuple[float, list[OutsizedAgent]] = (-math.inf, [])
         self.metrics = Metrics(self._list_metrics, tracer)

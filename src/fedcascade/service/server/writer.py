@@ -30,6 +30,7 @@ from fedcascade.service.server.exchange import (
     settle_future,
 )
 from fedcascade.service.server.journal_writer import JournalWriter
+from fedcascade.service.server.settings import ServerOptions
 from fedcascade.service.server.snapshots import SnapshotSchedule
 from fedcascade.service.server.state import ServerState, replay_log, warm_up
 from fedcascade.service.server.tenure import TakenOver
@@ -55,8 +56,8 @@ class Writer:
         policy: Policy,
         dimension: int,
         *,
-        batch: int = 256,
-        snapshot_every: int = 10_000,
+        batch: int = ServerOptions.batch,
+        snapshot_every: int = ServerOptions.snapshot_every,
         verifier: SignatureVerifier | None = None,
         clock: Clock = SYSTEM_CLOCK,
         require_tenure: Callable[[Store], None] = lambda _: None,

@@ -1,9 +1,9 @@
 """Is this checkout slower than an earlier commit? ``python benchmarks/compare_commits.py REVISION``, all in one run.
 
-The earlier commit is checked out beside this one. Engines: a process of each commit plays slices of a simulation, and
-the two take turns, so that other load on the machine affects both. Service: ``benchmarks/service.py`` of each
-commit loads its own server, in turns; agents upload in an order other than that of their enrolment, as users do. A
-ratio is the median, over turns, of this commit's speed by the earlier one's. The exit code is 1 if one is below 0.95.
+The earlier commit is checked out beside this one. Engines: a process of each commit plays slices of a simulation.
+Service: ``benchmarks/service.py`` of each commit starts a server and loads it. The two take turns, so that other load
+on the machine affects both. A ratio is the median, over turns, of this commit's speed by the earlier one's. The exit
+code is 1 if one is below 0.95.
 """
 
 import argparse
@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 ROOT = Path(__file__).parents[1]
 LOWEST_RATIO = 0.95
@@ -33,7 +32,7 @@ ENGINE_CASES = [
 ]
 # Plays the slice that a line on stdin names, prints its seconds; with names that every commit has. ``club-cascade`` has
 # the paper's F, as in commits without a choice of F: with that of its authors it forms groups, which is other work.
-WORKER = """
+ENGINE_WORKER = """
 import sys
 from fedcascade import POLICIES, Synthetic, simulate
 for line in sys.stdin:
@@ -44,21 +43,33 @@ for line in sys.stdin:
     trace = simulate(environment, chosen, rounds=int(rounds), engine=engine, threads=int(threads), checkpoints=1)
     print(trace.seconds, flush=True)
 """
-# Shuffles the agents of the benchmark: in the order of their enrolment, neighbours share pages of the index, and agents
-# of a real service do not.
-LOAD = """
-import random, sys
+# Starts a server, and loads it for the seconds of each line on stdin; prints what was measured as JSON. Agents are
+# shuffled: in the order of their enrolment, neighbours share pages of the index, and agents of a real service do not.
+SERVICE_WORKER = """
+import json, random, sys, tempfile
+from pathlib import Path
 sys.path.insert(0, sys.argv.pop(1))
-import service
+import numpy, service, uvloop
+from fedcascade.federation.messages import Cause, Upload
+from fedcascade.service.protocol import wire
+AGENTS, CONNECTIONS = 2_000, 64
 enrolled = service.enrolled
 def enrolled_in_any_order(*arguments):
     agents = enrolled(*arguments)
     random.Random(0).shuffle(agents)
     return agents
 service.enrolled = enrolled_in_any_order
-service.main()
+drawn = numpy.random.default_rng(0)
+sums = [service.observed(drawn, service.DIMENSION) for _ in range(256)]
+uploads = [Upload(agent=0, sequence=1, cause=Cause.FORCED, statistics=each) for each in sums]
+with tempfile.TemporaryDirectory() as name:
+    folder = Path(name) / "store"
+    load = service.loaded_store(folder, AGENTS, [wire.UploadMessage.from_upload(each) for each in uploads], CONNECTIONS)
+    with service.server(folder) as (port, pid, _):
+        for seconds in sys.stdin:
+            print(json.dumps(uvloop.run(service.loaded(load, port, pid, float(seconds), CONNECTIONS))), flush=True)
 """
-SERVICE_OPTIONS = ["--minutes", "0.1", "--turns", "1", "--delay-ms", "0", "--agents", "2000", "--log", "1000"]
+LOAD_SECONDS = 3.0
 
 
 @contextmanager
@@ -79,36 +90,35 @@ def make_environment(checkout: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(checkout / "src"), "NUMBA_CACHE_DIR": cache}
 
 
-def start_worker(checkout: Path) -> "subprocess.Popen[str]":
-    """Start a process that plays simulations with the package of a checkout."""
-    command = [sys.executable, "-c", WORKER]
+def start_worker(checkout: Path, program: str, *arguments: str) -> "subprocess.Popen[str]":
+    """Start a program with the package of a checkout."""
+    command = [sys.executable, "-c", program, *arguments]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, env=make_environment(checkout), stdin=pipe, stdout=pipe, text=True)
 
 
-def play_slice(worker: "subprocess.Popen[str]", case: tuple[str, str, int, int]) -> float:
-    """Return the seconds of a worker for a slice."""
+def ask(worker: "subprocess.Popen[str]", *words: object) -> str:
+    """Return the answer of a worker to a line."""
     assert worker.stdin is not None
     assert worker.stdout is not None
-    print(*case, file=worker.stdin, flush=True)
-    return float(worker.stdout.readline())
+    print(*words, file=worker.stdin, flush=True)
+    return worker.stdout.readline()
 
 
-def play_pair(workers: list["subprocess.Popen[str]"], case: tuple[str, str, int, int], turn: int) -> list[float]:
-    """Return the seconds of both workers for a slice; they alternate in going first."""
-    seconds = {number: play_slice(workers[number], case) for number in ([0, 1] if turn % 2 else [1, 0])}
-    return [seconds[0], seconds[1]]
+def ask_both(workers: list["subprocess.Popen[str]"], turn: int, *words: object) -> list[str]:
+    """Return the answers of both workers to a line; they alternate in going first."""
+    answers = {number: ask(workers[number], *words) for number in ([0, 1] if turn % 2 else [1, 0])}
+    return [answers[0], answers[1]]
 
 
 def compare_engines(earlier: Path, turns: int) -> dict[str, float]:
     """Return the speed of this checkout divided by that of the earlier one, for each case."""
-    workers = [start_worker(earlier), start_worker(ROOT)]
+    workers = [start_worker(checkout, ENGINE_WORKER) for checkout in (earlier, ROOT)]
     try:
         ratios = {}
         for case in ENGINE_CASES:
-            for worker in workers:
-                play_slice(worker, case)  # compiles
-            pairs = [play_pair(workers, case, turn) for turn in range(turns)]
+            ask_both(workers, 0, *case)  # compiles
+            pairs = [map(float, ask_both(workers, turn, *case)) for turn in range(turns)]
             ratios[f"{case[0]}, {case[1]}, threads {case[2]}"] = median(before / now for before, now in pairs)
             print_ratio(*list(ratios.items())[-1])
         return ratios
@@ -117,31 +127,21 @@ def compare_engines(earlier: Path, turns: int) -> dict[str, float]:
             worker.communicate()
 
 
-def load_service(checkout: Path, *, in_order: bool) -> dict[str, Any]:
-    """Return the measurements of ``benchmarks/service.py`` of a checkout."""
-    folder = checkout / "benchmarks"
-    program = [str(folder / "service.py")] if in_order else ["-c", LOAD, str(folder)]
-    command = [sys.executable, *program, *SERVICE_OPTIONS]
-    environment = {**make_environment(checkout)}
-    with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=True)
-    measured: dict[str, Any] = json.loads(done.stdout)
-    return measured
-
-
-def compare_service(earlier: Path, turns: int, *, in_order: bool) -> dict[str, float]:
-    """Throughput, processor time, tail and start of this checkout's server by the earlier one's; above 1 is better."""
-    for checkout in (earlier, ROOT):
-        load_service(checkout, in_order=in_order)  # compiles
-    pairs = [
-        tuple(load_service(checkout, in_order=in_order)["load"] for checkout in (earlier, ROOT)) for _ in range(turns)
-    ]
+def compare_service(earlier: Path, turns: int) -> dict[str, float]:
+    """Return throughput, latency and processor time of both checkouts' servers as ratios; above 1 is better."""
+    workers = [start_worker(checkout, SERVICE_WORKER, str(checkout / "benchmarks")) for checkout in (earlier, ROOT)]
+    try:
+        answers = [ask_both(workers, turn, LOAD_SECONDS) for turn in range(turns)]
+    finally:
+        for worker in workers:
+            worker.communicate()
+    pairs = [[json.loads(answer) for answer in pair] for pair in answers]
     costs = {"server processor time per upload": "server_cpu_us_per_upload", "p50": "p50_ms"}
-    speeds = {name: [before[key] / now[key] for before, now in pairs] for name, key in costs.items()}
-    speeds["uploads per second"] = [now["uploads_per_second"] / before["uploads_per_second"] for before, now in pairs]
-    ratios = {f"service: {name}": median(values) for name, values in speeds.items()}
+    ratios = {name: median(before[key] / now[key] for before, now in pairs) for name, key in costs.items()}
+    speed = "uploads_per_second"
+    ratios["uploads per second"] = median(now[speed] / before[speed] for before, now in pairs)
     for name, ratio in ratios.items():
-        print_ratio(name, ratio)
+        print_ratio(f"service: {name}", ratio)
     return ratios
 
 
@@ -155,15 +155,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("revision", help="the earlier commit")
     parser.add_argument("--turns", type=int, default=21, help="turns of each engine case")
-    parser.add_argument("--service-turns", type=int, default=5, help="turns of the service; 0 leaves it out")
+    parser.add_argument("--service-turns", type=int, default=15, help="turns of the service; 0 leaves it out")
     parser.add_argument("--no-engines", action="store_true", help="compare the service alone")
-    parser.add_argument("--in-order", action="store_true", help="let agents upload in the order of their enrolment")
     options = parser.parse_args()
     print("speed of this checkout by that of", options.revision, flush=True)
     with check_out(options.revision) as earlier:
         ratios = {} if options.no_engines else compare_engines(earlier, options.turns)
         if options.service_turns:
-            ratios |= compare_service(earlier, options.service_turns, in_order=options.in_order)
+            ratios |= compare_service(earlier, options.service_turns)
     sys.exit(any(ratio < LOWEST_RATIO for ratio in ratios.values()))
 
 

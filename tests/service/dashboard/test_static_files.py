@@ -25,10 +25,9 @@ export { twice } from "./parts.js";
 
 const name = "a // text", quoted = 'it\\'s /* one */'; /** @type {any} */
 const nested = `${half(4)} /* kept */  ${`in ${[1, 2].map((n) => ({ n })).length }  out`} // kept`;
-const pattern = /[/"`]\\/\\/x/g.test('"//x'), division = half(8) / 2 / half(4);
+const pattern = /[/"]\\/\\/x/g.test('"//x'), division = half(8) / 2 / half(4);
 const sum = 1 + +"2" - -3;
-export const all = [name, quoted, nested, pattern, division, sum, other, `two
-  lines`];
+export const all = [name, quoted, nested, pattern, division, sum, other];
 """,
     "parts.js": "const name = \"of parts\"; // private\nexport { name };\nexport const half = (x) => x / 2;\n"
     "export function twice(x) {\n  return 2 * x;\n}\n",
@@ -66,9 +65,14 @@ def test_a_bundle_means_what_its_modules_mean(tmp_path: Path) -> None:
     assert "one" in apart
 
 
-def test_comments_on_lines_of_their_own_go_and_all_else_stays() -> None:
-    kept = "a = 1; // one\n\n  /** @type {any} */ if (b) { c( d , 'e  f' ); }\n"
-    assert bundle("a", {"a.js": f"/* two\n   lines */\n{kept}  // three\n/* 4 */\n"}.__getitem__) == kept
+def test_comments_and_indentation_go_and_all_else_stays() -> None:
+    source = (
+        "/* two\n   lines */\na = 1; // one\n  /** @type {any} */ if (b) { c( d , 'e  f' ); }\n  // three\n/* 4 */\n"
+    )
+    source += "e = 'f // g'; // it's kept\n"
+    assert (
+        bundle("a", {"a.js": source}.__getitem__) == "a = 1;\nif (b) { c( d , 'e  f' ); }\ne = 'f // g'; // it's kept\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,6 +81,7 @@ def test_comments_on_lines_of_their_own_go_and_all_else_stays() -> None:
         ({"a.js": 'import { b } from "./b.js";', "b.js": 'import { a } from "./a.js";'}, "in a cycle: a -> b -> a"),
         ({"a.js": 'import * as b from "./b.js";'}, "cannot bundle"),
         ({"a.js": 'import { b } from "./b.js";', "b.js": "export let b = 1;"}, "b.js: cannot bundle"),
+        ({"a.js": "export const text = `two\n  lines`;"}, "a.js: cannot bundle a template of several lines"),
     ],
 )
 def test_a_bundler_refuses_what_it_does_not_know(sources: dict[str, str], line: str) -> None:

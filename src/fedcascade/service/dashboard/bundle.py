@@ -1,7 +1,7 @@
-"""A bundler of ES modules: one file without comments on lines of their own, otherwise as written.
+"""A bundler of ES modules: one file without comments and indentation, otherwise as written.
 
 It handles the syntax of this project's own modules: imports and exports on one line each, no cycles of imports, and no
-template with a line that looks like a comment. Every module becomes a function, so that private names cannot collide.
+template of several lines. Every module becomes a function, so that private names cannot collide.
 """
 
 import re
@@ -9,7 +9,11 @@ from collections.abc import Callable
 
 from fedcascade.checks import require
 
-COMMENT = re.compile(r"^[ \t]*(?://[^\n]*|/\*(?:(?!\*/).)*\*/[ \t]*)\n", re.DOTALL | re.MULTILINE)
+# A comment on lines of its own, one of JSDoc inside a line, and one at the end of a line. One of the last kind with a
+# quote stays: its slashes may be inside a text.
+COMMENT = re.compile(
+    r"""^[ \t]*(?://[^\n]*|/\*(?:(?!\*/).)*\*/[ \t]*)\n|/\*\* @[^\n]*?\*/ ?| // [^'"`\n]*$""", re.DOTALL | re.MULTILINE
+)
 IMPORT = re.compile(r'(import|export) \{([^}]*)\} from "\./([\w-]+)\.js";')
 EXPORT = re.compile(r"export (?=(?:(?:async )?function\*?|class|const) (\w+))")
 EXTERNAL = re.compile(r'import .* from "/.*";')
@@ -26,7 +30,8 @@ def bundle(entry: str, read: Callable[[str], str]) -> str:
             return
         waiting.append(name)
         body, exported = list[str](), list[str]()
-        for line in COMMENT.sub("", read(f"{name}.js")).splitlines():
+        for line in map(str.strip, COMMENT.sub("", read(f"{name}.js")).splitlines()):
+            require(line.count("`") % 2 == 0, f"{name}.js: cannot bundle a template of several lines: '{line}'")
             if found := IMPORT.fullmatch(line):
                 add_module(found[3])
                 body.append(_bind(*found.groups()))

@@ -43,7 +43,7 @@ from fedcascade.service.server.service import Service
 from fedcascade.service.server.settings import Limits, ServerOptions, UploadBounds
 from fedcascade.service.server.tenants import TenantApplication
 from fedcascade.service.server.tenure import check_terms, claim_store, describe_terms, guard_terms
-from fedcascade.service.server.verifier import SignatureVerifier, VerifierProcess
+from fedcascade.service.server.verifier import SignatureVerifier
 from fedcascade.service.server.warming import WarmStart, warm_store
 from fedcascade.service.server.writer import Writer
 from fedcascade.service.store.contract import explain_failures
@@ -115,7 +115,7 @@ def open_writer(settings: ServerSettings, announce: Callable[[str], None] = lamb
         dimension,
         batch=settings.batch,
         snapshot_every=settings.snapshot_every,
-        verifier=(VerifierProcess if CAN_INHERIT else SignatureVerifier)(dimension, settings.policy.privacy),
+        verifier=SignatureVerifier(dimension, settings.policy.privacy, has_process=CAN_INHERIT),
         clock=settings.clock,
         require_tenure=guard_terms(terms),
     )

@@ -9,7 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
-from fedcascade.checks import require_extra
 from fedcascade.cli.options import Whole, option, take_options
 from fedcascade.cli.service import TOKEN, print_notice
 from fedcascade.demo import options
@@ -33,7 +32,6 @@ def live(
     demo_settings: DemoSettings = DemoSettings(),  # noqa: B008 (frozen)
 ) -> None:
     """Start a server with simulated users, and open its dashboard."""
-    require_extra("server", "a server")
     from fedcascade.demo.live import DRIFT_STORY, STORY, Demo, build_server_settings
     from fedcascade.demo.serve import serve_demo
     from fedcascade.service.protocol.auth import create_token

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -11,7 +12,7 @@ from litestar import Litestar, Response, route
 from litestar.datastructures import State
 from litestar.exceptions import HTTPException
 from litestar.handlers import HTTPRouteHandler
-from litestar.types import ControllerRouterHandler, Message, Scope
+from litestar.types import ControllerRouterHandler, Scope
 from msgspec import Meta
 
 from fedcascade.service.protocol import auth, openapi, wire
@@ -315,9 +316,6 @@ def build_application(service: Service, extensions: Sequence[Extension] = ()) ->
         yield
         await asyncio.to_thread(service.writer.close)
 
-    async def open_to_origins(message: Message, scope: Scope) -> None:
-        add_headers(service.origins, message, scope)
-
     state = State({"service": service})
     for extension in extensions:
         state.update(extension.state)
@@ -328,7 +326,7 @@ def build_application(service: Service, extensions: Sequence[Extension] = ()) ->
         after_exception=[log_failure],
         lifespan=[close_writer, *(extension.lifespan for extension in extensions)],
         state=state,
-        before_send=[open_to_origins],
+        before_send=[partial(add_headers, service.origins)],
         request_max_body_size=service.body_bytes,
         exception_handlers={Refused: build_refusal, HTTPException: build_refusal, TimeoutError: build_refusal},
     )

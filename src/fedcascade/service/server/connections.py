@@ -203,7 +203,7 @@ def build_headers(allowed: Collection[str], path: str, origin: str | None) -> di
     return {"access-control-allow-origin": origin, **HEADERS}
 
 
-def add_headers(allowed: Collection[str], message: Any, scope: Any) -> None:
+async def add_headers(allowed: Collection[str], message: Any, scope: Any) -> None:
     """Add the CORS headers to the start of a response of the web application."""
     if not allowed or message["type"] != "http.response.start":
         return

@@ -12,7 +12,7 @@ from fedcascade.federation.grouping.partition import relabel_canonically
 from fedcascade.federation.policies import POLICIES
 from fedcascade.service.server.journal_writer import JournalWriter, Labels, LiveNames, assign_names
 from fedcascade.service.server.operations import forget
-from fedcascade.service.server.state import ServerState
+from fedcascade.service.server.state import ServerState, replay_log
 from fedcascade.service.store.contract import add_agent
 from fedcascade.service.store.open import open_store
 from fedcascade.testing.stores import make_unit_upload, record_upload
@@ -108,18 +108,21 @@ def test_the_journal_follows_the_state_whoever_writes(
     """Two processes take turns; what the journal says of clusters is the partition of the state, at every position."""
     monkeypatch.setattr("fedcascade.service.server.journal_writer.MOST_RENAMED", few)
     url, policy = f"sqlite:///{tmp_path}/store.db", POLICIES["fedc3ucb-h"].with_constants(alpha_d=0.3)
-    store, state, journals = open_store(url), ServerState(policy, 3), [JournalWriter(), JournalWriter()]
+    store, journals = open_store(url), [JournalWriter(), JournalWriter()]
+    states = [ServerState(policy, 3), ServerState(policy, 3)]
     world = Synthetic(users=6, clusters=3, dimension=4, items=5, seed=1)
     with store.transaction():
         agents = [add_agent(store, bytes([number]) * 32, 1.0) for number in range(6)]
     partition = {}
     for turn in range(30):
+        writer = turn // 3 % 2
         with store.transaction():
+            state = states[writer] = replay_log(store, policy, 3, states[writer])
             began, who = state.position, world.arrival(turn + 1)
             sequence = store.sum_uploads(agents[who]).uploads + 1
             axis = int(world.clusters[who])
             record_upload(store, state, make_unit_upload(agents[who], sequence, axis), turn)
-            journals[turn // 3 % 2].write(store, state, began)
+            journals[writer].write(store, state, began)
         partition[state.position] = state.get_labels()
     assert 1 < len(set(partition[30].values())) < 6
     for position, labels in partition.items():

@@ -6,10 +6,9 @@ changed agents are renamed, so that the cost of a batch does not grow with the n
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from itertools import count
-from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,15 +30,14 @@ class JournalWriter:
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
-        self._position = -1
-        self._state: Callable[[], ServerState | None] = lambda: None  # the state that the arrays' places belong to
+        self._written: tuple[int, Labels] = (-1, NO_LABELS)  # the ``names`` of the state to which the arrays belong
         self._labels = self._names = NO_LABELS  # by place, as last written; 0 is no name
         self._live = LiveNames(NO_LABELS, NO_LABELS)
 
     def write(self, store: Store, state: ServerState, after: int) -> None:
         """Write the exchanges and moves beyond a position of the log."""
         now = self._clock.read_milliseconds()
-        labels = NO_LABELS if state.server is None else state.server.groups.labels
+        labels = state.server.groups.labels
         self._follow(store, state, after)
         size = len(self._labels)
         # New agents come last.
@@ -49,19 +47,14 @@ class JournalWriter:
         if state.position > after or moved.size:
             moves = zip(state.agents[moved].tolist(), self._names[moved].tolist(), strict=True)
             store.record_batch(after, now, state.clusters, moves)
-        self._position, state.names = state.position, (state.position, self._names)
+        self._written = state.names = (state.position, self._names)
 
     def _follow(self, store: Store, state: ServerState, upto: int) -> None:
         """Read the moves of other processes, and follow agents whose places changed when another was forgotten."""
         vacated, state.vacated = state.vacated, []
-        if self._state() is not state or (vacated and self._position < upto):
-            self._state = ref(state)  # weak, so that a dropped state is freed
+        if state.names is not self._written or self._written[0] < upto:
             self._names, self._labels = read_names(store, state, upto, None if vacated else state.names), NO_LABELS
             return
-        if self._position < upto:
-            self._labels = NO_LABELS
-            self._names = np.append(self._names, np.zeros(max(0, state.agents.size - self._names.size), np.int64))
-            follow_moves(store, state, self._names, self._position, upto)
         for gone, last in vacated:
             if gone < len(self._labels) and self._labels[gone] != NO_LABEL:
                 self._live.leave(int(self._labels[gone]))
@@ -96,13 +89,6 @@ class JournalWriter:
         return changed[is_moved]
 
 
-def follow_moves(store: Store, state: ServerState, names: Labels, after: int, upto: int) -> None:
-    """Apply the moves between two positions to names of clusters by place."""
-    for move in store.read_changes(after, upto).moves:
-        if move.agent in state.places:
-            names[state.places[move.agent]] = move.cluster
-
-
 def read_names(store: Store, state: ServerState, upto: int, known: tuple[int, Labels] | None) -> Labels:
     """Read the cluster names of all agents at a position, by place; 0 for none.
 
@@ -112,7 +98,9 @@ def read_names(store: Store, state: ServerState, upto: int, known: tuple[int, La
         position, earlier = known
         names = np.zeros(state.agents.size, np.int64)
         names[: earlier.size] = earlier
-        follow_moves(store, state, names, position, upto)
+        for move in store.read_changes(position, upto).moves:
+            if move.agent in state.places:
+                names[state.places[move.agent]] = move.cluster
         return names
     clusters = {totals.agent: totals.cluster for totals in store.sum_by_agent(upto)}
     return np.fromiter((clusters.get(agent, 0) for agent in state.agents.tolist()), np.int64, state.agents.size)

@@ -122,7 +122,7 @@ def find_outsized_agents(state: ServerState) -> list[OutsizedAgent]:
     lower bound of ten times the median.
     """
     server = state.server
-    if server is None or len(server.holdings) < FEWEST_AGENTS:
+    if len(server.holdings) < FEWEST_AGENTS:
         return []
     if not state.agents.size == len(server.holdings) == server.groups.labels.size:  # an agent is just being added
         return []

@@ -52,7 +52,7 @@ def test_names_follow_those_who_move(start: list[int], steps: list[list[int]]) -
         fresh = [*step, *labels[len(step) :]]
         places = [place for place, label in enumerate(fresh) if place >= len(labels) or label != labels[place]]
         former = [labels[place] for place in places if place < len(labels)]
-        known = [names[place] if place < len(names) else None for place in places]
+        known = [names[place] if place < len(names) else 0 for place in places]
         names += [0] * (len(fresh) - len(names))
         for place, name in zip(places, live.move(former, [fresh[place] for place in places], known), strict=True):
             names[place] = name
@@ -68,7 +68,7 @@ def test_a_group_that_gets_another_label_keeps_its_name_among_many() -> None:
     assert live.move([5, 5], [9, 9], [1, 1]) == [1, 1]
     assert live.move([9], [4], [1]) == [3]
     assert live.move([7], [9], [2]) == [1]
-    assert live.move([], [6], [None]) == [2]
+    assert live.move([], [6], [0]) == [2]
 
 
 def test_whoever_splits_off_gets_the_new_name() -> None:

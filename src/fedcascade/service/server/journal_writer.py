@@ -82,8 +82,7 @@ class JournalWriter:
         self._labels[size:] = NO_LABEL
         former = [label for label in self._labels[changed].tolist() if label != NO_LABEL]
         before = self._names[changed]
-        known = [name or None for name in before.tolist()]
-        self._names[changed] = self._live.move(former, labels[changed].tolist(), known)
+        self._names[changed] = self._live.move(former, labels[changed].tolist(), before.tolist())
         self._labels[changed] = labels[changed]
         is_moved: NDArray[np.bool_] = self._names[changed] != before
         return changed[is_moved]
@@ -123,11 +122,11 @@ class LiveNames:
             del self._sizes[label]
             heappush(self._free, self.names.pop(label))
 
-    def move(self, former: Sequence[int], labels: Sequence[int], known: Sequence[int | None]) -> list[int]:
+    def move(self, former: Sequence[int], labels: Sequence[int], known: Sequence[int]) -> list[int]:
         """Move agents to other groups; return the name of each agent's new group.
 
         ``former`` are their earlier labels, without those of new agents, which come last; ``known`` are their earlier
-        names. A new group takes the released name that most of its members had, else the smallest free one.
+        names, 0 for none. A new group takes the released name that most of its members had, else the smallest free one.
         """
         for label in former:
             self._sizes[label] -= 1
@@ -135,14 +134,14 @@ class LiveNames:
         released = {self.names.pop(label) for label in vacated}
         for label in vacated:
             del self._sizes[label]
-        members: dict[int, Counter[int | None]] = {}
+        members: dict[int, Counter[int]] = {}
         for label, name in zip(labels, known, strict=True):
             self._sizes[label] += 1
             if label not in self.names:
                 members.setdefault(label, Counter())[name] += 1
         for label, earlier in members.items():
-            name = next((name for name, _ in earlier.most_common() if name in released), None)
-            released.discard(name or 0)
+            name = next((name for name, _ in earlier.most_common() if name in released), 0)
+            released.discard(name)
             self.names[label] = name or self._take_free()
         for name in released:
             heappush(self._free, name)

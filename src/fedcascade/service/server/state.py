@@ -286,17 +286,16 @@ def _restore_state(snapshot: Snapshot, policy: Policy, dimension: int) -> Server
 
 def describe_changes(state: ServerState, *, is_whole: bool = False) -> Any:
     """Describe a state for a snapshot: changed rows, or all if ``is_whole``, and cluster names if they are current."""
-    plain = track_rows(state.to_state(), *((None, {}) if is_whole else (state.changed, state.row_digests)))
+    plain = track_rows(state.to_state(), state.changed, {} if is_whole else state.row_digests)
     is_named = state.names is not None and state.names[0] == state.position and not state.vacated
     return plain | {"names": state.names[1]} if is_named and state.names is not None else plain
 
 
-def track_rows(state: dict[str, Any], changed: Iterable[int] | None, digests: Mapping[str, list[bytes]]) -> Any:
-    """Copy only the changed rows of the holdings' arrays; all rows if ``changed`` is None or digests are unknown."""
+def track_rows(state: dict[str, Any], changed: Iterable[int], digests: Mapping[str, list[bytes]]) -> Any:
+    """Copy only the changed rows of the holdings' arrays; all rows of those whose digests are unknown."""
     if state["server"] is None:
         return state
-    held = state["server"]["holdings"]
-    places = None if changed is None else np.fromiter(changed, np.int64)
+    held, places = state["server"]["holdings"], np.fromiter(changed, np.int64)
     rows = {
         name: copy_changed(held[name], places if name in digests else None, digests.get(name, ())) for name in ARRAYS
     }

@@ -68,14 +68,6 @@ class AgentQuery(msgspec.Struct, forbid_unknown_fields=True):
     state: AgentState = "all"
 
 
-def read_query(parameters: Mapping[str, str]) -> AgentQuery:
-    """Read the query of a list of agents."""
-    try:
-        return msgspec.convert(dict(parameters), AgentQuery, strict=False)
-    except msgspec.ValidationError as error:
-        raise Refused(400, "request", str(error)) from None
-
-
 def log_action(request: HttpRequest, message: str, **facts: object) -> None:
     """Log an action of an operator, or of an agent on itself."""
     caller, tenant = name_caller(request), request.scope.get("tenant")
@@ -237,7 +229,10 @@ async def list_agents(request: HttpRequest) -> Response[bytes]:
     """List agents: query after, most, state. A connection of its own keeps a long list from delaying uploads."""
     service = get_service(request)
     await service.require_operator(request)
-    query = read_query(request.query_params)
+    try:
+        query = msgspec.convert(dict(request.query_params), AgentQuery, strict=False)
+    except msgspec.ValidationError as error:
+        raise Refused(400, "request", str(error)) from None
 
     def read() -> AgentPage:
         with closing(service.writer.open_store()) as store, explain_failures(store):

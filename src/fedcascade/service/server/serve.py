@@ -142,15 +142,12 @@ def require_empty_store(url: str) -> None:
 
 def ensure_operator_token(writer: Writer, path: Path) -> bool:
     """Create the operator's token if there is none; return whether it was written to ``path``."""
+    is_new = not path.exists() and writer.submit(operations.get_operator_hash()).result() is None
+    if is_new:
+        auth.write_token(path, auth.create_token())
     if path.exists():
         writer.submit(operations.set_operator(auth.read_private_token(path))).result()
-        return False
-    if writer.submit(operations.get_operator_hash()).result() is not None:
-        return False
-    token = auth.create_token()
-    auth.write_token(path, token)
-    writer.submit(operations.set_operator(token)).result()
-    return True
+    return is_new
 
 
 @dataclass(frozen=True)
@@ -164,8 +161,8 @@ class Federation:
 
 def reload_secrets(hosted: Sequence[Federation], context: ssl.SSLContext | None) -> None:
     """Read certificate, key and operators' tokens from their files again; raise before anything is changed."""
-    files = [(each, each.settings.operator_token) for each in hosted if each.settings.operator_token.exists()]
-    tokens = [(each, auth.read_private_token(path)) for each, path in files]
+    paths = [(each, each.settings.operator_token) for each in hosted]
+    tokens = [(each, auth.read_private_token(path)) for each, path in paths if path.exists()]
     certificate, key = hosted[0].settings.tls_cert, hosted[0].settings.tls_key
     if context is not None and certificate is not None:
         read_certificate(certificate, key)

@@ -14,10 +14,11 @@ from fedcascade.checks import require, require_integer
 from fedcascade.cli import terminal
 from fedcascade.cli.constants import ConstantOptions
 from fedcascade.cli.options import PLAIN, EnvironmentOptions, Json, OracleFlags, Whole, option
-from fedcascade.cli.progress import add_bar, announce_compiling, show_progress_bars
+from fedcascade.cli.progress import COMPILING, add_bar, print_line, show_progress_bars
 from fedcascade.environments.environment import Environment
 from fedcascade.federation.policies import BASELINES, DEFAULT_POLICY, Policy
 from fedcascade.learning.oracles import Oracle
+from fedcascade.numerics.code_cache import announce_compilation
 from fedcascade.simulation.engines import simulate
 from fedcascade.simulation.scenario import Delay
 from fedcascade.simulation.trace import Trace, choose_baseline, compare_traces, summarise
@@ -92,7 +93,7 @@ def run(
         require(seeds == 1, "--log holds the lists of one run: leave out --seeds")
         require(engine_flags.engine != "cuda", "--log needs the exact or the reference engine: leave out --engine cuda")
     traces: dict[str, list[Trace]] = {each.name: [] for each in policies}
-    with announce_compiling(quiet=json_):
+    with announce_compilation(lambda: None if json_ else print_line(COMPILING)):
         for seed in range(environment_options.seed, environment_options.seed + seeds):
             other: Any = {"seed": seed}
             built = environment if seed == environment_options.seed else replace(environment_options, **other).build()

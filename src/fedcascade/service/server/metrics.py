@@ -143,9 +143,6 @@ def find_outsized_agents(state: ServerState) -> list[OutsizedAgent]:
     return sorted(found, key=lambda outsized: -outsized.ratio)
 
 
-EXTRA = "--trace needs OpenTelemetry: pip install 'fedcascade[otel]'"
-
-
 def make_tracer() -> Any:
     """Create a tracer that sends spans by OTLP over HTTP, in batches from a thread."""
     try:
@@ -154,7 +151,7 @@ def make_tracer() -> Any:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
-        raise ValueError(EXTRA) from None
+        raise ValueError("--trace needs OpenTelemetry: pip install 'fedcascade[otel]'") from None
     provider = TracerProvider(resource=Resource.create({"service.name": "fedcascade"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return provider.get_tracer("fedcascade")

@@ -37,7 +37,9 @@ def live(
     from fedcascade.service.protocol.auth import create_token
     from fedcascade.service.server.serve import require_empty_store
 
-    signal.signal(signal.SIGTERM, _end)  # else the signal would leave the temporary folder behind
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
+    )  # else the signal would leave the temporary folder behind
     with tempfile.TemporaryDirectory(prefix="fedcascade-live-") as name:
         store_url = store or f"sqlite:///{name}/live.db"
         token = Path(name) / "operator.token" if store is None else TOKEN
@@ -63,10 +65,6 @@ def _start_over(demo: "Demo") -> NoReturn:
         flags += [flag] * value if isinstance(value, bool) else [flag, str(value)] if value is not None else []
     os.environ[KEY_VARIABLE] = demo.key
     os.execv(sys.executable, [sys.executable, "-m", "fedcascade", "live", *flags])
-
-
-def _end(*_: object) -> NoReturn:
-    raise SystemExit(128 + signal.SIGTERM)
 
 
 def _show_line(line: str, no_browser: bool, demo: "Demo") -> None:

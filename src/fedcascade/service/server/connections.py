@@ -92,11 +92,8 @@ def name_network(host: str) -> str:
     if not is_address(host):
         return host
     address = ipaddress.ip_address(host)
-    if isinstance(address, ipaddress.IPv4Address):
-        return str(address)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(ipaddress.ip_network((int(address) >> 64 << 64, 64)))
+    address = getattr(address, "ipv4_mapped", None) or address
+    return str(address if address.version == 4 else ipaddress.ip_network((int(address), 64), strict=False))
 
 
 def find_proxied(peer: str, forwarded: str, proxies: Collection[str]) -> str | None:

@@ -132,15 +132,9 @@ def find_outsized_agents(state: ServerState) -> list[OutsizedAgent]:
     spread = NORMAL * float(np.median(np.abs(logs - middle)))
     is_outsized = logs - middle > max(math.log(LEAST_RATIO), DEVIATIONS * spread)
     places = np.flatnonzero(is_outsized & (np.bincount(labels)[labels] > 1))
-    found = [
-        OutsizedAgent(
-            int(agents[place]),
-            float(counts[place] / counts[labels == labels[place]].sum()),
-            float(np.exp(logs[place] - middle)),
-        )
-        for place in places
-    ]
-    return sorted(found, key=lambda outsized: -outsized.ratio)
+    places = places[np.argsort(-logs[places], kind="stable")]
+    shares, ratios = counts[places] / np.bincount(labels, counts)[labels[places]], np.exp(logs[places] - middle)
+    return list(map(OutsizedAgent, agents[places].tolist(), shares.tolist(), ratios.tolist()))
 
 
 def make_tracer() -> Any:

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedcascade.environments.synthetic import Synthetic
-from fedcascade.federation.grouping.partition import relabel_canonically
+from fedcascade.federation.grouping.partition import Labels, relabel_canonically
 from fedcascade.federation.policies import POLICIES
-from fedcascade.service.server.journal_writer import JournalWriter, Labels, LiveNames, assign_names
+from fedcascade.service.server.journal_writer import JournalWriter, LiveNames, assign_names
 from fedcascade.service.server.operations import forget
 from fedcascade.service.server.state import ServerState, replay_log
 from fedcascade.service.store.contract import add_agent

@@ -13,13 +13,12 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.federation.grouping.partition import relabel_by_appearance
+from fedcascade.federation.grouping.partition import Labels, relabel_by_appearance
 from fedcascade.federation.holdings import append_zeros, drop_row
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
 from fedcascade.service.server.state import ServerState
 from fedcascade.service.store.contract import Store
 
-Labels = NDArray[np.int64]
 NO_LABEL = -1
 NO_LABELS: Labels = np.zeros(0, np.int64)
 MOST_RENAMED = 1_000  # agents
@@ -57,7 +56,7 @@ class JournalWriter:
             return
         for gone, last in vacated:
             if gone < len(self._labels) and self._labels[gone] != NO_LABEL:
-                self._live.leave(int(self._labels[gone]))
+                self._live.move([int(self._labels[gone])], [], [])
             if last < len(self._labels):
                 self._labels, self._names = drop_row(self._labels, gone), drop_row(self._names, gone)
             elif gone < len(self._labels):  # a new agent has it, which is not in the journal yet
@@ -116,16 +115,10 @@ class LiveNames:
         self._next = int(used.max(initial=0)) + 1
         self._free: list[int] = np.setdiff1d(np.arange(1, self._next), used).tolist()  # sorted, hence a heap
 
-    def leave(self, label: int) -> None:
-        self._sizes[label] -= 1
-        if not self._sizes[label]:
-            del self._sizes[label]
-            heappush(self._free, self.names.pop(label))
-
     def move(self, former: Sequence[int], labels: Sequence[int], known: Sequence[int]) -> list[int]:
         """Move agents to other groups; return the name of each agent's new group.
 
-        ``former`` are their earlier labels, without those of new agents, which come last; ``known`` are their earlier
+        ``former`` are their earlier labels and those of agents that leave; new agents have none. ``known`` are earlier
         names, 0 for none. A new group takes the released name that most of its members had, else the smallest free one.
         """
         for label in former:

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from fedcascade.constants import list_texts
+from fedcascade.federation.grouping.partition import Labels
 from fedcascade.federation.holdings import ARRAYS, append_zeros, drop_row
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import Policy
@@ -26,7 +26,6 @@ from fedcascade.service.store.snapshot import Piece, copy_changed, encode_state,
 log = logging.getLogger("fedcascade.service")
 STATE_FORMAT = 6  # raise with every change of a snapshot's content, also of ``Server.to_state``
 UNKNOWN = b"?"
-Integers = NDArray[np.int64]
 
 
 class ServerState:
@@ -49,7 +48,7 @@ class ServerState:
         self.private: dict[int, int] = {}  # private uploads of each agent
         self._needed = published.MARGIN * (1 + (0 if policy.sharing is None else policy.sharing.min_others))
         self.row_digests: dict[str, list[bytes]] = {}  # of the chunks of the holdings' arrays; empty if unknown
-        self.names: tuple[int, Integers] | None = None  # position of the journal, and cluster names by place
+        self.names: tuple[int, Labels] | None = None  # position of the journal, and cluster names by place
 
     @property
     def rounds(self) -> int:
@@ -185,16 +184,13 @@ class ServerState:
         elif place is not None:
             self.observations -= int(self.server.holdings.count[place])
             self.server.forget(place)
-            self._fill_place(place)
-
-    def _fill_place(self, gone: int) -> None:
-        last = self.agents.size - 1
-        moved, self.agents = int(self.agents[last]), drop_row(self.agents, gone)
-        self.vacated.append((gone, last))
-        self.changed.pop(last, None)
-        if gone < last:
-            self.changed[gone] = self.position
-            self.places[moved] = gone
+            last = self.agents.size - 1
+            moved, self.agents = int(self.agents[last]), drop_row(self.agents, place)
+            self.vacated.append((place, last))
+            self.changed.pop(last, None)
+            if place < last:
+                self.changed[place] = position
+                self.places[moved] = place
 
     def note_snapshot(self, row_digests: dict[str, list[bytes]], position: int) -> None:
         """Note the chunks of the snapshot in the store, and forget the changes up to its position."""

@@ -37,9 +37,8 @@ def live(
     from fedcascade.service.protocol.auth import create_token
     from fedcascade.service.server.serve import require_empty_store
 
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
-    )  # else the signal would leave the temporary folder behind
+    # Else the signal would leave the temporary folder behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with tempfile.TemporaryDirectory(prefix="fedcascade-live-") as name:
         store_url = store or f"sqlite:///{name}/live.db"
         token = Path(name) / "operator.token" if store is None else TOKEN

@@ -28,7 +28,7 @@ def option(text: str, group: Group = PLAIN, **more: Any) -> Parameter:
     return Parameter(group=group, help=text, negative="", **more)
 
 
-Whole = Annotated[int, Parameter(converter=lambda _type, tokens: read_whole(tokens[0].value))]  # int() rounds 300.7
+Whole = Annotated[int, Parameter(converter=lambda _, tokens: read_whole(tokens[0].value))]  # int() would round 300.7
 
 
 def take_options(kind: Any, group: Group = PLAIN, *, variables: str | None = None) -> Any:

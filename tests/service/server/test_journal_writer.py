@@ -101,6 +101,24 @@ def test_who_comes_when_somebody_leaves_is_not_taken_for_a_neighbour(tmp_path: P
     store.close()
 
 
+def test_who_comes_when_all_have_left_has_a_cluster(tmp_path: Path) -> None:
+    store, state = open_store(f"sqlite:///{tmp_path}/store.db"), ServerState(POLICIES["fedc3ucb-h"], 3)
+    journal = JournalWriter()
+    with store.transaction():
+        first, second = (add_agent(store, bytes([number]) * 32, 1.0) for number in range(2))
+    for job in (
+        lambda: record_upload(store, state, make_unit_upload(first, 1, 0), 1),
+        lambda: forget(first)(store, state),
+        lambda: record_upload(store, state, make_unit_upload(second, 1, 0), 1),
+    ):
+        with store.transaction():
+            began = state.position
+            job()
+            journal.write(store, state, began)
+    assert read_clusters(store, 9) == {second: 1}
+    store.close()
+
+
 @pytest.mark.parametrize("few", [1_000, 2])
 def test_the_journal_follows_the_state_whoever_writes(
     tmp_path: Path, few: int, monkeypatch: pytest.MonkeyPatch

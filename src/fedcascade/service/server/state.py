@@ -179,7 +179,7 @@ class ServerState:
         place = self.places.pop(agent, None)
         if not self.places:
             self.server, self.agents = make_empty_server(self.policy, self.dimension), self.agents[:0].copy()
-            self.observations = 0
+            self.observations, self.names = 0, None
             self.note_snapshot({}, position)
         elif place is not None:
             self.observations -= int(self.server.holdings.count[place])

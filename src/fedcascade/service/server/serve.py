@@ -127,8 +127,7 @@ def open_writer(settings: ServerSettings, announce: Callable[[str], None] = lamb
 def build_service(settings: ServerSettings, writer: Writer) -> Service:
     """Build the service, with as many connections as this process can open."""
     limits = replace(settings.limits, connections=reserve_descriptors(settings.limits.connections))
-    features, tracer = settings.features, settings.tracer
-    service = Service(writer, settings.policy, settings.dimension, limits, settings.bounds, features, tracer)
+    service = Service(writer, limits, settings.bounds, settings.features, settings.tracer)
     service.guard_margin, service.guard_level = settings.guard_margin, settings.guard_level
     return service
 

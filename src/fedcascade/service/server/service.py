@@ -68,8 +68,6 @@ class Service:
     def __init__(
         self,
         writer: Writer,
-        policy: Policy,
-        dimension: int,
         limits: Limits,
         bounds: UploadBounds = DEFAULT_BOUNDS,
         features: str = "",
@@ -77,9 +75,8 @@ class Service:
     ) -> None:
         self.writer = writer
         self.clock = writer.clock
-        self.dimension = dimension
-        self.terms = build_terms(policy, dimension, bounds, features)
-        self.body_bytes = limits.body_bytes or 4_096 + BYTES_PER_NUMBER * wire.count_numbers(dimension)
+        self.terms = build_terms(writer.policy, writer.dimension, bounds, features)
+        self.body_bytes = limits.body_bytes or 4_096 + BYTES_PER_NUMBER * wire.count_numbers(writer.dimension)
         self.readiness = ReadinessProbe(writer, self.body_bytes)
         self.refusals = RefusalLog()
         self.refused_uploads: Counter[str] = Counter()  # by reason, since the dashboard last stored them

@@ -101,7 +101,7 @@ def trace(folder: Path) -> CallRecorder:
     writer = Writer(lambda: open_store(f"sqlite:///{folder}/store.db"), POLICY, 3)
     writer.submit(set_operator(TOKEN)).result()
     listening = socket.create_server(("127.0.0.1", 0))
-    app = build_application(Service(writer, POLICY, 3, Limits(), FOR_SIMULATIONS))
+    app = build_application(Service(writer, Limits(), FOR_SIMULATIONS))
     server = uvicorn.Server(uvicorn.Config(app, http=ExchangeHttpProtocol, log_level="warning"))
     threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True).start()
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"

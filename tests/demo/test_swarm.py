@@ -77,7 +77,6 @@ THEORY = replace(make_policy("fedc3ucb-h"), confidence=Theory(noise=0.02, delta=
 
 def test_the_groups_of_many_agents_come_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedcascade.service.protocol.wire.MOST_LABELS", 3)
-    monkeypatch.setattr("fedcascade.demo.swarm.MOST_LABELS", 3)
     monkeypatch.setattr("fedcascade.demo.swarm.MOST_PER_PAGE", 2)
     policy = make_policy("fedlinucb")
     simulated = simulate(WORLD, policy, rounds=400, oracle=TopK(length=3), checkpoints=2)

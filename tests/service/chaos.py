@@ -338,7 +338,6 @@ def run_world(kind: str, agents: int, seed: int) -> Iterator[World]:
 
 def list_held(state: ServerState) -> dict[int, bytes]:
     """The diagonal of what the server holds of each agent."""
-    assert state.server is not None
     return {agent: np.diag(state.server.holdings.gram[place]).tobytes() for agent, place in state.places.items()}
 
 
@@ -361,7 +360,6 @@ def count(world: "World") -> dict[str, int]:
         store.commit_snapshot(0, [])
         replayed = replay_log(store, POLICY, DIMENSION)
     store.close()
-    assert state.server is not None
     found = list_held(state)
     lives = [json.loads(path.read_text()) for path in world.folder.glob("*.life")]
     expected = {life["agent"]: expect_held(tuple(life["changes"])) for life in lives}

@@ -88,7 +88,7 @@ def serve_in_process(
     """A service without sockets, on a SQLite file."""
     url = f"sqlite:///{path}"
     writer = Writer(lambda: open_store(url), policy, dimension, **options)
-    with run_service(Service(writer, policy, dimension, limits, bounds), url) as running:
+    with run_service(Service(writer, limits, bounds), url) as running:
         yield running
 
 

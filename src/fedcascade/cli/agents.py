@@ -2,8 +2,9 @@
 
 import json
 import re
-from contextlib import closing, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
@@ -115,7 +116,7 @@ def rotate_token(*, url: Url = LOCAL, operator_token: OperatorToken = TOKEN) -> 
         try:
             operator.replace_token(token)
         except ValueError:
-            if not _is_accepted(url, token):
+            if not _is_accepted(url, draft):
                 raise
     draft.replace(operator_token)
     print_notice(
@@ -123,12 +124,9 @@ def rotate_token(*, url: Url = LOCAL, operator_token: OperatorToken = TOKEN) -> 
     )
 
 
-def _is_accepted(url: str, token: str) -> bool:
-    """Return whether a server accepts a token as its operator's."""
-    from fedcascade.service.agent.client import OperatorClient
-    from fedcascade.service.agent.transport import HttpTransport
-
-    with closing(HttpTransport(url)) as transport, suppress(ValueError):
-        OperatorClient(transport, token).list_agents(most=1)
+def _is_accepted(url: str, token_file: Path) -> bool:
+    """Return whether a server accepts the token of a file as its operator's."""
+    with suppress(ValueError), connect_operator(url, token_file) as operator:
+        operator.list_agents(most=1)
         return True
     return False

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated
 
-from cyclopts import Group, Parameter, Token
+from cyclopts import Group, Parameter
 
 from fedcascade.checks import require_known, split_assignments
 from fedcascade.federation.policies import DEFAULT_POLICY, POLICIES, Policy, get_policy
@@ -32,12 +32,9 @@ def _constant(name: str, addition: str = "") -> Parameter:
     words = f"; {description.range.words}" if description.range else ""
     value = f" [{description.value:g}]" if is_main and isinstance(description.value, float) else ""
     sentence = f"{names}{description.meaning}{words}{addition}.{value}"
+    sentence = sentence[0].upper() + sentence[1:] if is_main else sentence
     # Text until a policy parses it; the type is for --help.
-    return Parameter(help=sentence[0].upper() + sentence[1:] if is_main else sentence, converter=_keep_text)
-
-
-def _keep_text(_type: object, tokens: Sequence[Token]) -> str:
-    return tokens[0].value
+    return Parameter(help=sentence, converter=lambda _type, tokens: tokens[0].value)
 
 
 @Parameter(name="*", group=_GROUP, show_default=False, negative="")

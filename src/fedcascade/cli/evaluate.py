@@ -12,7 +12,9 @@ from fedcascade.cli.constants import ConstantOptions
 from fedcascade.cli.options import Json, LogOptions, OracleFlags, option, take_options
 from fedcascade.cli.progress import add_bar, show_progress_bars
 from fedcascade.evaluation import evaluate as evaluation
-from fedcascade.federation.policies import DEFAULT_POLICY
+from fedcascade.evaluation.fit import fit_log
+from fedcascade.federation.policies import DEFAULT_POLICY, get_policy
+from fedcascade.federation.warm_start import require_teachable
 
 if TYPE_CHECKING:
     from fedcascade.evaluation.evaluate import EvaluationOptions
@@ -77,10 +79,6 @@ def fit(
     log_options: LogOptions = LogOptions(),  # noqa: B008 (frozen)
 ) -> None:
     """Learn from logged lists of any policy: sum up what each user examined and clicked."""
-    from fedcascade.evaluation.fit import fit_log
-    from fedcascade.federation.policies import get_policy
-    from fedcascade.federation.warm_start import require_teachable
-
     chosen = get_policy(policy)
     require_teachable(chosen)
     log = log_options.open(file)

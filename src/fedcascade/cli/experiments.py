@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from fedcascade.checks import require
 from fedcascade.cli import terminal
-from fedcascade.cli.options import Json, Whole, option
+from fedcascade.cli.options import PLAIN, Json, Whole, option
 from fedcascade.cli.progress import GETTING_READY, print_line, show_runs
 
 if TYPE_CHECKING:
@@ -29,22 +29,22 @@ BUILTIN_PLANS = (
 PLAN_HELP = f"TOML file: environments x policies x grids x seeds. Or a built-in plan: {BUILTIN_PLANS}."
 
 
-@Parameter(name="*")
+@Parameter(name="*", group=PLAIN)
 @dataclass(frozen=True, kw_only=True)
 class SchedulerFlags:
-    """The processes or machines that compute runs."""
+    """The processes or machines that compute runs.
 
-    jobs: Annotated[Whole | None, option("Number of processes, each on one core. [default: one per core]")] = None
-    scheduler: Annotated[
-        Literal["local", "ray"], option("local: processes of this machine; ray: a Ray cluster (extra 'ray').")
-    ] = "local"
-    engine: Annotated[
-        Literal["exact", "cuda"],
-        option("exact: on the cores of this machine or a cluster; cuda: on its GPU, many runs at once (extra 'gpu')."),
-    ] = "exact"
-    address: Annotated[str | None, option("Address of a running Ray cluster. [default: start one on this machine]")] = (
-        None
-    )
+    Attributes:
+        jobs: Number of processes, each on one core. [default: one per core]
+        scheduler: local: processes of this machine; ray: a Ray cluster (extra 'ray').
+        engine: exact: on the cores of this machine or a cluster; cuda: on its GPU, many runs at once (extra 'gpu').
+        address: Address of a running Ray cluster. [default: start one on this machine]
+    """
+
+    jobs: Whole | None = None
+    scheduler: Literal["local", "ray"] = "local"
+    engine: Literal["exact", "cuda"] = "exact"
+    address: str | None = None
 
     def build(self) -> "Scheduler":
         from fedcascade.experiments import runner
@@ -104,15 +104,11 @@ def reproduce(
     opened = not no_open and terminal.open_page(path.resolve().as_uri())
     print(f"\nAll claims, figures and constants: {path}{' (opened in your browser)' if opened else ''}")
     if strict:
-        _require_confirmed(paper_claims.STRICT, paper_claims.find_unconfirmed(claims))
-
-
-def _require_confirmed(claims: Sequence[object], unconfirmed: Sequence[str]) -> None:
-    """Print the number of confirmed claims, and exit with 1 unless all are."""
-    print_line(f"strict: {len(claims) - len(unconfirmed)} of {len(claims)} claims confirmed")
-    if unconfirmed:
-        print_line(f"fedcascade: not confirmed: {'; '.join(unconfirmed)}")
-        sys.exit(1)
+        judged, unconfirmed = len(paper_claims.STRICT), paper_claims.find_unconfirmed(claims)
+        print_line(f"strict: {judged - len(unconfirmed)} of {judged} claims confirmed")
+        if unconfirmed:
+            print_line(f"fedcascade: not confirmed: {'; '.join(unconfirmed)}")
+            sys.exit(1)
 
 
 def experiment(

@@ -9,7 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
-from fedcascade.checks import require_extra
 from fedcascade.cli.options import Whole, option, take_options
 from fedcascade.cli.service import TOKEN, print_notice
 from fedcascade.demo import options
@@ -36,13 +35,13 @@ def live(
     demo_settings: DemoSettings = DemoSettings(),  # noqa: B008 (frozen)
 ) -> None:
     """Start a server with simulated users, and open its dashboard."""
-    require_extra("server", "a server")
     from fedcascade.demo.live import DRIFT_STORY, STORY, Demo, build_server_settings
     from fedcascade.demo.serve import serve_demo
     from fedcascade.service.protocol.auth import create_token
     from fedcascade.service.server.serve import require_empty_store
 
-    signal.signal(signal.SIGTERM, _end)  # else the signal would leave the temporary folder behind
+    # Else the signal would leave the temporary folder behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with tempfile.TemporaryDirectory(prefix="fedcascade-live-") as name:
         store_url = store or f"sqlite:///{name}/live.db"
         token = Path(name) / "operator.token" if store is None else TOKEN
@@ -68,10 +67,6 @@ def _start_over(demo: "Demo") -> NoReturn:
         flags += [flag] * value if isinstance(value, bool) else [flag, str(value)] if value is not None else []
     os.environ[KEY_VARIABLE] = demo.key
     os.execv(sys.executable, [sys.executable, "-m", "fedcascade", "live", *flags])
-
-
-def _end(*_: object) -> NoReturn:
-    raise SystemExit(128 + signal.SIGTERM)
 
 
 def _show_line(line: str, no_browser: bool, demo: "Demo") -> None:

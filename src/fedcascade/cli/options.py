@@ -3,13 +3,12 @@
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from cyclopts import Group, Parameter, Token
 
-from fedcascade.checks import NUMBER, Range, parse_value, read_whole, require, split_assignments
+from fedcascade.checks import NUMBER, parse_value, read_whole, require, split_assignments
 from fedcascade.environments.options import ClusteredOptions, RatingsOptions, SyntheticOptions
 
 if TYPE_CHECKING:
@@ -29,11 +28,7 @@ def option(text: str, group: Group = PLAIN, **more: Any) -> Parameter:
     return Parameter(group=group, help=text, negative="", **more)
 
 
-def _convert_whole(_type: object, tokens: Sequence[Token]) -> int:
-    return read_whole(tokens[0].value)  # int() would round 300.7
-
-
-Whole = Annotated[int, Parameter(converter=_convert_whole)]
+Whole = Annotated[int, Parameter(converter=lambda _, tokens: read_whole(tokens[0].value))]  # int() would round 300.7
 
 
 def take_options(kind: Any, group: Group = PLAIN, *, variables: str | None = None) -> Any:
@@ -64,7 +59,10 @@ def _make_flag(declared: Any, hint: Any, group: Group, *, variables: str | None)
     else:
         plain = next((kind for kind in (int, float) if hint in (kind, kind | None)), str)
         kind = type(default) if isinstance(default, int | float) else plain
-        converter = partial(_convert_option, declared.name, allowed)
+
+        def converter(_type: object, tokens: Sequence[Token]) -> Any:
+            return allowed.parse(declared.name, tokens[0].value)
+
     flag = option(
         sentence if sentence.endswith("]") else f"{sentence}.",
         group,
@@ -73,10 +71,6 @@ def _make_flag(declared: Any, hint: Any, group: Group, *, variables: str | None)
         show_default=default not in (None, False, ()),
     )
     return declared.name, Annotated[kind, flag], field(default=default, metadata=declared.metadata)
-
-
-def _convert_option(name: str, values: Range, _type: object, tokens: Sequence[Token]) -> Any:
-    return values.parse(name, tokens[0].value)
 
 
 def select_options(kind: Any, flags: object) -> Any:

@@ -35,15 +35,6 @@ def print_line(line: str) -> None:
 
 
 @contextmanager
-def announce_compiling(*, quiet: bool = False) -> Iterator[None]:
-    """Print a line if code is compiled inside the block."""
-    from fedcascade.numerics.code_cache import announce_compilation
-
-    with announce_compilation(lambda: None if quiet else print_line(COMPILING)):
-        yield
-
-
-@contextmanager
 def show_progress_bars(counted: tuple[progress.ProgressColumn, ...] = ROUNDS) -> Iterator[progress.Progress]:
     """Show progress bars on stderr until done; hide them without a terminal."""
     console = Console(stderr=True)

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from fedcascade.checks import require, require_extra
+from fedcascade.checks import require
 from fedcascade.cli import terminal
 from fedcascade.cli.constants import ConstantOptions
 from fedcascade.cli.options import EnvironmentOptions, Json, OracleFlags, Whole, option, take_options
@@ -47,7 +46,7 @@ OperatorToken = Annotated[Path, option("File with the operator's token.")]
 
 def print_notice(line: str) -> None:
     """Print a line for the operator on stderr."""
-    print(f"fedcascade: {line}", file=sys.stderr, flush=True)
+    print_line(f"fedcascade: {line}")
 
 
 @contextmanager
@@ -120,7 +119,6 @@ def serve(
     constant_options: ConstantOptions = ConstantOptions(),  # noqa: B008 (frozen)
 ) -> None:
     """Run a server for agents. A setting can also be an environment variable, such as FEDCASCADE_STORE."""
-    require_extra("server", "a server")
     from fedcascade.federation.policies import guard_policy
     from fedcascade.service.dashboard.routes import build_dashboard
     from fedcascade.service.server.logs import configure_logging, log_event

@@ -13,11 +13,12 @@ from rich.table import Table
 from fedcascade.checks import require, require_integer
 from fedcascade.cli import terminal
 from fedcascade.cli.constants import ConstantOptions
-from fedcascade.cli.options import EnvironmentOptions, Json, OracleFlags, Whole, option
-from fedcascade.cli.progress import add_bar, announce_compiling, show_progress_bars
+from fedcascade.cli.options import PLAIN, EnvironmentOptions, Json, OracleFlags, Whole, option
+from fedcascade.cli.progress import COMPILING, add_bar, print_line, show_progress_bars
 from fedcascade.environments.environment import Environment
 from fedcascade.federation.policies import BASELINES, DEFAULT_POLICY, Policy
 from fedcascade.learning.oracles import Oracle
+from fedcascade.numerics.code_cache import announce_compilation
 from fedcascade.simulation.engines import simulate
 from fedcascade.simulation.scenario import Delay
 from fedcascade.simulation.trace import Trace, choose_baseline, compare_traces, summarise
@@ -25,22 +26,26 @@ from fedcascade.simulation.trace import Trace, choose_baseline, compare_traces, 
 COMPARED = ["fedc3ucb-h", "fedind", DEFAULT_POLICY, "known-clusters"]  # the paper's, alone, our default, known clusters
 
 
-@Parameter(name="*")
+@Parameter(name="*", group=PLAIN)
 @dataclass(frozen=True, kw_only=True)
 class EngineFlags:
-    """The engine of simulations, and their number."""
+    """The engine of simulations, and their number.
 
-    engine: Annotated[
-        Literal["exact", "reference", "cuda"],
-        option("exact: compiled; cuda: on a GPU (extra 'gpu'); reference: the readable loop. All agree."),
-    ] = "exact"
-    threads: Annotated[Whole | None, option("Cores of the exact engine. [default: all]")] = None
-    seeds: Annotated[Whole, option("Number of runs of each policy, with seeds from --seed on.")] = 1
-    checkpoints: Annotated[Whole, option("Number of evenly spaced points of the curve.")] = 10
-    delay: Annotated[
-        str, option("Rounds between a list and its feedback: a number, a range like 0-200, or exp:MEAN.")
-    ] = "0"
-    batch: Annotated[Whole, option("Feedback arrives after every so many rounds, as in nightly jobs.")] = 1
+    Attributes:
+        engine: exact: compiled; cuda: on a GPU (extra 'gpu'); reference: the readable loop. All agree.
+        threads: Cores of the exact engine. [default: all]
+        seeds: Number of runs of each policy, with seeds from --seed on.
+        checkpoints: Number of evenly spaced points of the curve.
+        delay: Rounds between a list and its feedback: a number, a range like 0-200, or exp:MEAN.
+        batch: Feedback arrives after every so many rounds, as in nightly jobs.
+    """
+
+    engine: Literal["exact", "reference", "cuda"] = "exact"
+    threads: Whole | None = None
+    seeds: Whole = 1
+    checkpoints: Whole = 10
+    delay: str = "0"
+    batch: Whole = 1
 
     def play(
         self, environment: Environment, policies: Sequence[Policy], oracle: Oracle, rounds: int, *, keep_lists: bool
@@ -88,7 +93,7 @@ def run(
         require(seeds == 1, "--log holds the lists of one run: leave out --seeds")
         require(engine_flags.engine != "cuda", "--log needs the exact or the reference engine: leave out --engine cuda")
     traces: dict[str, list[Trace]] = {each.name: [] for each in policies}
-    with announce_compiling(quiet=json_):
+    with announce_compilation(lambda: None if json_ else print_line(COMPILING)):
         for seed in range(environment_options.seed, environment_options.seed + seeds):
             other: Any = {"seed": seed}
             built = environment if seed == environment_options.seed else replace(environment_options, **other).build()

@@ -1,7 +1,6 @@
 """The tables of the command line: readable in 80 columns, with no name cut."""
 
 import json
-import math
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -97,15 +96,7 @@ def open_page(url: str) -> bool:
 
 def print_json(value: Any) -> None:
     """Print a value as a line of JSON, with null for infinity and NaN."""
-    print(json.dumps(_replace_infinities(value)))
-
-
-def _replace_infinities(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _replace_infinities(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_replace_infinities(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    print(json.dumps(json.loads(json.dumps(value), parse_constant=lambda _: None)))
 
 
 def make_results_table(summaries: Sequence[Mapping[str, Any]], betas: Sequence[str] = ()) -> Table:

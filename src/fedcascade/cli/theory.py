@@ -39,23 +39,20 @@ DIFFERENCES = (
 )
 
 
-@Parameter(name="*")
+@Parameter(name="*", group=PLAIN)
 @dataclass(frozen=True, kw_only=True)
 class AssumptionFlags:
-    """The assumptions of Theorem 1 on an environment; None takes the value of the synthetic environment."""
+    """The assumptions of Theorem 1 on an environment; None takes the value of the synthetic environment.
 
-    gamma: Annotated[
-        float | None,
-        option("Smallest distance between the thetas of two clusters. [default: 1, as in the synthetic environment]"),
-    ] = None
-    lambda_x: Annotated[
-        float | None,
-        option("Smallest eigenvalue of E[x x^T]. [default: 1 / (2 (d - 1)), as in the synthetic environment]"),
-    ] = None
-    sigma: Annotated[
-        float | None,
-        option("Sub-Gaussian parameter of (theta . x)^2. [default: lambda_x / sqrt(8 ln(4 I)), as in earlier work]"),
-    ] = None
+    Attributes:
+        gamma: Smallest distance between the thetas of two clusters. [default: 1, as in the synthetic environment]
+        lambda_x: Smallest eigenvalue of E[x x^T]. [default: 1 / (2 (d - 1)), as in the synthetic environment]
+        sigma: Sub-Gaussian parameter of (theta . x)^2. [default: lambda_x / sqrt(8 ln(4 I)), as in earlier work]
+    """
+
+    gamma: float | None = None
+    lambda_x: float | None = None
+    sigma: float | None = None
 
 
 def theory(

@@ -114,7 +114,7 @@ def test_refused_tokens_are_named(running: RunningService, tmp_path: Path) -> No
 def serve_features(path: Path, features: str, dimension: int = D) -> Any:
     policy = POLICIES["fedc3ucb-h"]
     writer = Writer(lambda: open_store(f"sqlite:///{path}"), policy, dimension)
-    return run_service(Service(writer, policy, dimension, FREE, FOR_SIMULATIONS, features=features))
+    return run_service(Service(writer, FREE, FOR_SIMULATIONS, features=features))
 
 
 def test_other_features_or_dimensions_are_refused_before_a_token_is_spent(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ class SocketServer:
     def __init__(self, path: Path, limits: Limits, context: ssl.SSLContext | None = None) -> None:
         self.writer = Writer(lambda: open_store(f"sqlite:///{path}"), POLICY, 3)
         self.writer.submit(set_operator(TOKEN)).result()
-        self.service = Service(self.writer, POLICY, 3, limits)
+        self.service = Service(self.writer, limits)
         app = build_application(self.service)
         config = uvicorn.Config(app, http=http.ExchangeHttpProtocol, ws="none", proxy_headers=False, log_level="error",
                                 timeout_graceful_shutdown=1)  # fmt: skip

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedcascade.environments.synthetic import Synthetic
-from fedcascade.federation.grouping.partition import relabel_canonically
+from fedcascade.federation.grouping.partition import Labels, relabel_canonically
 from fedcascade.federation.policies import POLICIES
-from fedcascade.service.server.journal_writer import JournalWriter, Labels, LiveNames, assign_names
+from fedcascade.service.server.journal_writer import JournalWriter, LiveNames, assign_names
 from fedcascade.service.server.operations import forget
-from fedcascade.service.server.state import ServerState
+from fedcascade.service.server.state import ServerState, replay_log
 from fedcascade.service.store.contract import add_agent
 from fedcascade.service.store.open import open_store
 from fedcascade.testing.stores import make_unit_upload, record_upload
@@ -52,7 +52,7 @@ def test_names_follow_those_who_move(start: list[int], steps: list[list[int]]) -
         fresh = [*step, *labels[len(step) :]]
         places = [place for place, label in enumerate(fresh) if place >= len(labels) or label != labels[place]]
         former = [labels[place] for place in places if place < len(labels)]
-        known = [names[place] if place < len(names) else None for place in places]
+        known = [names[place] if place < len(names) else 0 for place in places]
         names += [0] * (len(fresh) - len(names))
         for place, name in zip(places, live.move(former, [fresh[place] for place in places], known), strict=True):
             names[place] = name
@@ -68,7 +68,7 @@ def test_a_group_that_gets_another_label_keeps_its_name_among_many() -> None:
     assert live.move([5, 5], [9, 9], [1, 1]) == [1, 1]
     assert live.move([9], [4], [1]) == [3]
     assert live.move([7], [9], [2]) == [1]
-    assert live.move([], [6], [None]) == [2]
+    assert live.move([], [6], [0]) == [2]
 
 
 def test_whoever_splits_off_gets_the_new_name() -> None:
@@ -101,6 +101,24 @@ def test_who_comes_when_somebody_leaves_is_not_taken_for_a_neighbour(tmp_path: P
     store.close()
 
 
+def test_who_comes_when_all_have_left_has_a_cluster(tmp_path: Path) -> None:
+    store, state = open_store(f"sqlite:///{tmp_path}/store.db"), ServerState(POLICIES["fedc3ucb-h"], 3)
+    journal = JournalWriter()
+    with store.transaction():
+        first, second = (add_agent(store, bytes([number]) * 32, 1.0) for number in range(2))
+    for job in (
+        lambda: record_upload(store, state, make_unit_upload(first, 1, 0), 1),
+        lambda: forget(first)(store, state),
+        lambda: record_upload(store, state, make_unit_upload(second, 1, 0), 1),
+    ):
+        with store.transaction():
+            began = state.position
+            job()
+            journal.write(store, state, began)
+    assert read_clusters(store, 9) == {second: 1}
+    store.close()
+
+
 @pytest.mark.parametrize("few", [1_000, 2])
 def test_the_journal_follows_the_state_whoever_writes(
     tmp_path: Path, few: int, monkeypatch: pytest.MonkeyPatch
@@ -108,18 +126,21 @@ def test_the_journal_follows_the_state_whoever_writes(
     """Two processes take turns; what the journal says of clusters is the partition of the state, at every position."""
     monkeypatch.setattr("fedcascade.service.server.journal_writer.MOST_RENAMED", few)
     url, policy = f"sqlite:///{tmp_path}/store.db", POLICIES["fedc3ucb-h"].with_constants(alpha_d=0.3)
-    store, state, journals = open_store(url), ServerState(policy, 3), [JournalWriter(), JournalWriter()]
+    store, journals = open_store(url), [JournalWriter(), JournalWriter()]
+    states = [ServerState(policy, 3), ServerState(policy, 3)]
     world = Synthetic(users=6, clusters=3, dimension=4, items=5, seed=1)
     with store.transaction():
         agents = [add_agent(store, bytes([number]) * 32, 1.0) for number in range(6)]
     partition = {}
     for turn in range(30):
+        writer = turn // 3 % 2
         with store.transaction():
+            state = states[writer] = replay_log(store, policy, 3, states[writer])
             began, who = state.position, world.arrival(turn + 1)
             sequence = store.sum_uploads(agents[who]).uploads + 1
             axis = int(world.clusters[who])
             record_upload(store, state, make_unit_upload(agents[who], sequence, axis), turn)
-            journals[turn // 3 % 2].write(store, state, began)
+            journals[writer].write(store, state, began)
         partition[state.position] = state.get_labels()
     assert 1 < len(set(partition[30].values())) < 6
     for position, labels in partition.items():

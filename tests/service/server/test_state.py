@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from fedcascade.federation.grouping.population.partition import PopulationPartition
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES, guard_policy
+from fedcascade.federation.server import Server
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import LARGEST_TOTAL, Statistics
 from fedcascade.service.protocol import wire
@@ -30,9 +31,10 @@ from fedcascade.service.protocol.validation import (
 from fedcascade.service.server.operations import forget
 from fedcascade.service.server.serve import ServerSettings
 from fedcascade.service.server.settings import UploadBounds
-from fedcascade.service.server.state import ServerState, replay_log
+from fedcascade.service.server.state import ServerState, make_empty_server, replay_log
 from fedcascade.service.store.contract import add_agent
 from fedcascade.service.store.open import open_store
+from fedcascade.service.store.snapshot import encode_state
 from fedcascade.testing.stores import record_upload
 
 from ..helpers import RunningService, build_unit_upload, serve_in_process
@@ -130,7 +132,7 @@ def check_replays(store: Any, dimension: int) -> None:
                 Ridge(answer, lambda_)
                 assert np.isfinite(Ridge(answer, lambda_).theta).all()
             Ridge(state.sum_statistics(), lambda_)
-            if state.server is not None and name == "population":
+            if name == "population":
                 groups = state.server.groups
                 assert isinstance(groups, PopulationPartition)
                 assert all(
@@ -279,7 +281,6 @@ def test_a_sum_that_cannot_be_solved_is_a_refusal_of_that_upload_alone(tmp_path:
 def test_holdings_do_not_change_when_they_refuse() -> None:
     state = ServerState(POLICIES["fedc3ucb-h"], 3)
     state.apply(build_unit_upload(1, 0, 3).to_upload(7, 3), 1)
-    assert state.server is not None
     before = state.dump()
     with pytest.raises(ValueError, match="positive semi-definite"):
         state.server.holdings.add(0, Statistics(np.diag([-100.0, 0.0, 0.0]), np.zeros(3), 20, 0, 20))
@@ -315,3 +316,11 @@ def test_a_failed_job_leaves_no_state_behind(running: RunningService, monkeypatc
         assert [state() for state in states] == [None] * 5
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("name", ["fedlinucb", "fedc3ucb-h", "no-auxiliary", "population"])
+def test_the_first_agent_of_an_empty_server_makes_it_a_server_of_one_agent(name: str) -> None:
+    empty, policy = make_empty_server(POLICIES[name], 3), POLICIES[name]
+    assert len(empty.holdings) == empty.rounds == 0
+    assert empty.join() == 0
+    assert encode_state(empty.to_state()) == encode_state(Server(policy=policy, agents=1, dimension=3).to_state())

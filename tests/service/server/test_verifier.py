@@ -14,7 +14,7 @@ from fedcascade.learning.statistics import Statistics
 from fedcascade.service.protocol import auth, wire
 from fedcascade.service.server import pipes, verifier
 from fedcascade.service.server.exchange import Exchange
-from fedcascade.service.server.verifier import SignatureVerifier, VerifierProcess
+from fedcascade.service.server.verifier import SignatureVerifier
 from fedcascade.service.store.contract import Identity
 
 from ..helpers import build_unit_upload
@@ -87,9 +87,9 @@ VERDICTS: list[object] = [
 ]
 
 
-@pytest.mark.parametrize("kind", [SignatureVerifier, VerifierProcess])
-def test_what_holds_holds_and_nothing_else(kind: type[SignatureVerifier]) -> None:
-    checker = kind(3)
+@pytest.mark.parametrize("has_process", [False, True])
+def test_what_holds_holds_and_nothing_else(has_process: bool) -> None:
+    checker = SignatureVerifier(3, has_process=has_process)
     try:
         for batch, verdicts in ((BATCH, VERDICTS), ([], []), (BATCH[::-1] * 100, VERDICTS[::-1] * 100)):
             assert verify(checker, batch) == verdicts
@@ -108,7 +108,7 @@ def test_a_request_that_breaks_the_check_does_not_break_its_neighbours(monkeypat
 
 @pytest.mark.parametrize("after", ["before it is asked", "before it answers"])
 def test_if_the_process_dies_nobody_notices(after: str) -> None:
-    checker = VerifierProcess(3)
+    checker = SignatureVerifier(3, has_process=True)
     try:
         assert verify(checker, BATCH) == VERDICTS
         for _ in range(2):
@@ -129,7 +129,7 @@ def test_if_the_process_dies_nobody_notices(after: str) -> None:
 
 def test_a_frozen_process_is_killed_and_its_batch_is_refused_for_now(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verifier, "ANSWER_SECONDS", 0.5)
-    checker = VerifierProcess(3)
+    checker = SignatureVerifier(3, has_process=True)
     try:
         checker.prepare()
         assert checker._process is not None
@@ -147,7 +147,7 @@ def test_a_frozen_process_is_killed_and_its_batch_is_refused_for_now(monkeypatch
 
 def test_a_frozen_process_does_not_hold_up_a_batch_that_fills_its_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verifier, "ANSWER_SECONDS", 0.5)
-    checker = VerifierProcess(3)
+    checker = SignatureVerifier(3, has_process=True)
     try:
         checker.prepare()
         assert checker._process is not None
@@ -159,7 +159,7 @@ def test_a_frozen_process_does_not_hold_up_a_batch_that_fills_its_pipe(monkeypat
 
 
 def test_the_process_ends_with_its_server() -> None:
-    checker = VerifierProcess(3)
+    checker = SignatureVerifier(3, has_process=True)
     assert checker._process is not None
     process = checker._process.process
     checker.prepare()

@@ -61,8 +61,6 @@ def test_users_of_a_log_are_agents_that_a_restart_and_a_replay_keep(store: Store
     replayed = replay_log(store, POLICY, D)  # the log alone explains the state
     assert [record.action for record in store.read_audit()] == ["started warm"]
     store.verify()
-    assert restarted.server is not None
-    assert replayed.server is not None
     assert restarted.rounds == 60
     server, _ = warm_server(POLICY, start.sums)
     assert (restarted.server.holdings.gram == server.holdings.gram).all()

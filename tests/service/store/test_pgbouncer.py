@@ -104,7 +104,7 @@ def test_two_servers_behind_a_pooler_are_one_server(database: str) -> None:
         for _ in range(2):
             writer = Writer(lambda: open_store(database), policy, 3, snapshot_every=5)
             stack.callback(writer.close)
-            service = Service(writer, policy, 3, FREE, FOR_SIMULATIONS)
+            service = Service(writer, FREE, FOR_SIMULATIONS)
             transports.append(InProcessTransport(build_application(service)))
             stack.callback(transports[-1].close)
         writer.submit(set_operator(TOKEN)).result()

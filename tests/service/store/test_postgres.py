@@ -88,7 +88,7 @@ def pair(database: str) -> Iterator[list[tuple[Writer, InProcessTransport]]]:
     policy, made = POLICIES["fedc3ucb-h"], []
     for _ in range(2):
         writer = Writer(lambda: open_store(database), policy, 3, snapshot_every=5)
-        service = Service(writer, policy, 3, FREE, FOR_SIMULATIONS)
+        service = Service(writer, FREE, FOR_SIMULATIONS)
         made.append((writer, InProcessTransport(build_application(service, [build_dashboard(service)]))))
     made[0][0].submit(set_operator(TOKEN)).result()
     yield made

@@ -93,7 +93,7 @@ def build_rig(node: PostgresNode, database: str, patience: Patience = SHORT) -> 
         url = f"postgresql://postgres@127.0.0.1:{proxy.port}/{database}"
         policy = POLICIES["fedc3ucb-h"]
         writer = Writer(lambda: open_postgres(url, patience=patience), policy, 3)
-        transport = InProcessTransport(build_application(Service(writer, policy, 3, FREE, FOR_SIMULATIONS)))
+        transport = InProcessTransport(build_application(Service(writer, FREE, FOR_SIMULATIONS)))
         writer.submit(set_operator(TOKEN)).result()
         [token] = client.OperatorClient(transport, TOKEN).create_tokens()
         key = SigningKey.generate()

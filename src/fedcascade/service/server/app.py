@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -11,7 +12,7 @@ from litestar import Litestar, Response, route
 from litestar.datastructures import State
 from litestar.exceptions import HTTPException
 from litestar.handlers import HTTPRouteHandler
-from litestar.types import ControllerRouterHandler, Message, Scope
+from litestar.types import ControllerRouterHandler, Scope
 from msgspec import Meta
 
 from fedcascade.service.protocol import auth, openapi, wire
@@ -65,14 +66,6 @@ class AgentQuery(msgspec.Struct, forbid_unknown_fields=True):
     after: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     most: Annotated[int, Meta(ge=1, le=MOST_LISTED)] = 100
     state: AgentState = "all"
-
-
-def read_query(parameters: Mapping[str, str]) -> AgentQuery:
-    """Read the query of a list of agents."""
-    try:
-        return msgspec.convert(dict(parameters), AgentQuery, strict=False)
-    except msgspec.ValidationError as error:
-        raise Refused(400, "request", str(error)) from None
 
 
 def log_action(request: HttpRequest, message: str, **facts: object) -> None:
@@ -236,7 +229,10 @@ async def list_agents(request: HttpRequest) -> Response[bytes]:
     """List agents: query after, most, state. A connection of its own keeps a long list from delaying uploads."""
     service = get_service(request)
     await service.require_operator(request)
-    query = read_query(request.query_params)
+    try:
+        query = msgspec.convert(dict(request.query_params), AgentQuery, strict=False)
+    except msgspec.ValidationError as error:
+        raise Refused(400, "request", str(error)) from None
 
     def read() -> AgentPage:
         with closing(service.writer.open_store()) as store, explain_failures(store):
@@ -315,9 +311,6 @@ def build_application(service: Service, extensions: Sequence[Extension] = ()) ->
         yield
         await asyncio.to_thread(service.writer.close)
 
-    async def open_to_origins(message: Message, scope: Scope) -> None:
-        add_headers(service.origins, message, scope)
-
     state = State({"service": service})
     for extension in extensions:
         state.update(extension.state)
@@ -328,7 +321,7 @@ def build_application(service: Service, extensions: Sequence[Extension] = ()) ->
         after_exception=[log_failure],
         lifespan=[close_writer, *(extension.lifespan for extension in extensions)],
         state=state,
-        before_send=[open_to_origins],
+        before_send=[partial(add_headers, service.origins)],
         request_max_body_size=service.body_bytes,
         exception_handlers={Refused: build_refusal, HTTPException: build_refusal, TimeoutError: build_refusal},
     )

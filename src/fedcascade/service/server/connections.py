@@ -92,11 +92,8 @@ def name_network(host: str) -> str:
     if not is_address(host):
         return host
     address = ipaddress.ip_address(host)
-    if isinstance(address, ipaddress.IPv4Address):
-        return str(address)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(ipaddress.ip_network((int(address) >> 64 << 64, 64)))
+    address = getattr(address, "ipv4_mapped", None) or address
+    return str(address if address.version == 4 else ipaddress.ip_network((int(address), 64), strict=False))
 
 
 def find_proxied(peer: str, forwarded: str, proxies: Collection[str]) -> str | None:
@@ -203,7 +200,7 @@ def build_headers(allowed: Collection[str], path: str, origin: str | None) -> di
     return {"access-control-allow-origin": origin, **HEADERS}
 
 
-def add_headers(allowed: Collection[str], message: Any, scope: Any) -> None:
+async def add_headers(allowed: Collection[str], message: Any, scope: Any) -> None:
     """Add the CORS headers to the start of a response of the web application."""
     if not allowed or message["type"] != "http.response.start":
         return

@@ -98,13 +98,13 @@ class Exchange:
                 raise Unauthorised("unrecognised", UNRECOGNISED) from None
             raise
         if earlier is None:
-            held_rounds = 0 if upload.cause is Cause.CHANGE else state.get_statistics(agent).rounds
+            held, is_change = state.get_statistics(agent), upload.cause is Cause.CHANGE
             if self.identity.enrolled > self.at + FRESH_SECONDS:
                 self._correct_enrolment(store)
             seconds = self.at - self.identity.enrolled
-            self.bounds.check(upload.statistics, held_rounds=held_rounds, seconds=seconds)
-            if self.refusal is not None:
-                self._check_with_earlier(state, upload)
+            self.bounds.check(upload.statistics, held_rounds=0 if is_change else held.rounds, seconds=seconds)
+            if self.refusal is not None and (is_change or not corrects(upload.statistics, held)):
+                raise Refused(*self.refusal)
             if state.policy.privacy is not None:
                 self._check_over_time(store, state.policy.privacy, upload)
             download = state.apply(upload, state.position + 1)
@@ -130,13 +130,6 @@ class Exchange:
             numbers=wire.pack_numbers(download),
         )
         return wire.ENCODERS[self.media_type or wire.MSGPACK](answer)
-
-    def _check_with_earlier(self, state: ServerState, upload: Upload) -> None:
-        """Refuse an upload that is impossible also as a correction of the agent's earlier ones."""
-        assert self.refusal is not None
-        held = state.get_statistics(self.signature.agent)
-        if upload.cause is Cause.CHANGE or not corrects(upload.statistics, held):
-            raise Refused(*self.refusal)
 
     def _check_over_time(self, store: Store, privacy: PrivateUploads, upload: Upload) -> None:
         """Refuse a private upload beyond the budget, or if noise does not explain the sum of the agent's uploads."""

@@ -6,21 +6,19 @@ changed agents are renamed, so that the cost of a batch does not grow with the n
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from itertools import count
-from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.federation.grouping.partition import relabel_by_appearance
+from fedcascade.federation.grouping.partition import Labels, relabel_by_appearance
 from fedcascade.federation.holdings import append_zeros, drop_row
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
 from fedcascade.service.server.state import ServerState
 from fedcascade.service.store.contract import Store
 
-Labels = NDArray[np.int64]
 NO_LABEL = -1
 NO_LABELS: Labels = np.zeros(0, np.int64)
 MOST_RENAMED = 1_000  # agents
@@ -31,15 +29,14 @@ class JournalWriter:
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
-        self._position = -1
-        self._state: Callable[[], ServerState | None] = lambda: None  # the state that the arrays' places belong to
+        self._written: tuple[int, Labels] = (-1, NO_LABELS)  # the ``names`` of the state to which the arrays belong
         self._labels = self._names = NO_LABELS  # by place, as last written; 0 is no name
         self._live = LiveNames(NO_LABELS, NO_LABELS)
 
     def write(self, store: Store, state: ServerState, after: int) -> None:
         """Write the exchanges and moves beyond a position of the log."""
         now = self._clock.read_milliseconds()
-        labels = NO_LABELS if state.server is None else state.server.groups.labels
+        labels = state.server.groups.labels
         self._follow(store, state, after)
         size = len(self._labels)
         # New agents come last.
@@ -49,22 +46,17 @@ class JournalWriter:
         if state.position > after or moved.size:
             moves = zip(state.agents[moved].tolist(), self._names[moved].tolist(), strict=True)
             store.record_batch(after, now, state.clusters, moves)
-        self._position, state.names = state.position, (state.position, self._names)
+        self._written = state.names = (state.position, self._names)
 
     def _follow(self, store: Store, state: ServerState, upto: int) -> None:
         """Read the moves of other processes, and follow agents whose places changed when another was forgotten."""
         vacated, state.vacated = state.vacated, []
-        if self._state() is not state or (vacated and self._position < upto):
-            self._state = ref(state)  # weak, so that a dropped state is freed
+        if state.names is not self._written or self._written[0] < upto:
             self._names, self._labels = read_names(store, state, upto, None if vacated else state.names), NO_LABELS
             return
-        if self._position < upto:
-            self._labels = NO_LABELS
-            self._names = np.append(self._names, np.zeros(max(0, state.agents.size - self._names.size), np.int64))
-            follow_moves(store, state, self._names, self._position, upto)
         for gone, last in vacated:
             if gone < len(self._labels) and self._labels[gone] != NO_LABEL:
-                self._live.leave(int(self._labels[gone]))
+                self._live.move([int(self._labels[gone])], [], [])
             if last < len(self._labels):
                 self._labels, self._names = drop_row(self._labels, gone), drop_row(self._names, gone)
             elif gone < len(self._labels):  # a new agent has it, which is not in the journal yet
@@ -89,18 +81,10 @@ class JournalWriter:
         self._labels[size:] = NO_LABEL
         former = [label for label in self._labels[changed].tolist() if label != NO_LABEL]
         before = self._names[changed]
-        known = [name or None for name in before.tolist()]
-        self._names[changed] = self._live.move(former, labels[changed].tolist(), known)
+        self._names[changed] = self._live.move(former, labels[changed].tolist(), before.tolist())
         self._labels[changed] = labels[changed]
         is_moved: NDArray[np.bool_] = self._names[changed] != before
         return changed[is_moved]
-
-
-def follow_moves(store: Store, state: ServerState, names: Labels, after: int, upto: int) -> None:
-    """Apply the moves between two positions to names of clusters by place."""
-    for move in store.read_changes(after, upto).moves:
-        if move.agent in state.places:
-            names[state.places[move.agent]] = move.cluster
 
 
 def read_names(store: Store, state: ServerState, upto: int, known: tuple[int, Labels] | None) -> Labels:
@@ -112,7 +96,9 @@ def read_names(store: Store, state: ServerState, upto: int, known: tuple[int, La
         position, earlier = known
         names = np.zeros(state.agents.size, np.int64)
         names[: earlier.size] = earlier
-        follow_moves(store, state, names, position, upto)
+        for move in store.read_changes(position, upto).moves:
+            if move.agent in state.places:
+                names[state.places[move.agent]] = move.cluster
         return names
     clusters = {totals.agent: totals.cluster for totals in store.sum_by_agent(upto)}
     return np.fromiter((clusters.get(agent, 0) for agent in state.agents.tolist()), np.int64, state.agents.size)
@@ -129,17 +115,11 @@ class LiveNames:
         self._next = int(used.max(initial=0)) + 1
         self._free: list[int] = np.setdiff1d(np.arange(1, self._next), used).tolist()  # sorted, hence a heap
 
-    def leave(self, label: int) -> None:
-        self._sizes[label] -= 1
-        if not self._sizes[label]:
-            del self._sizes[label]
-            heappush(self._free, self.names.pop(label))
-
-    def move(self, former: Sequence[int], labels: Sequence[int], known: Sequence[int | None]) -> list[int]:
+    def move(self, former: Sequence[int], labels: Sequence[int], known: Sequence[int]) -> list[int]:
         """Move agents to other groups; return the name of each agent's new group.
 
-        ``former`` are their earlier labels, without those of new agents, which come last; ``known`` are their earlier
-        names. A new group takes the released name that most of its members had, else the smallest free one.
+        ``former`` are their earlier labels and those of agents that leave; new agents have none. ``known`` are earlier
+        names, 0 for none. A new group takes the released name that most of its members had, else the smallest free one.
         """
         for label in former:
             self._sizes[label] -= 1
@@ -147,14 +127,14 @@ class LiveNames:
         released = {self.names.pop(label) for label in vacated}
         for label in vacated:
             del self._sizes[label]
-        members: dict[int, Counter[int | None]] = {}
+        members: dict[int, Counter[int]] = {}
         for label, name in zip(labels, known, strict=True):
             self._sizes[label] += 1
             if label not in self.names:
                 members.setdefault(label, Counter())[name] += 1
         for label, earlier in members.items():
-            name = next((name for name, _ in earlier.most_common() if name in released), None)
-            released.discard(name or 0)
+            name = next((name for name, _ in earlier.most_common() if name in released), 0)
+            released.discard(name)
             self.names[label] = name or self._take_free()
         for name in released:
             heappush(self._free, name)

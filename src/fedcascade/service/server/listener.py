@@ -201,7 +201,7 @@ class GracefulServer(uvicorn.Server):
         """Exit at once. Acknowledged uploads are durable, so nothing is lost."""
         log.error("the shutdown took longer than %g s: exiting at once", END_SECONDS)
         for service in self.services:
-            service.writer.verifier.kill()
+            service.writer.verifier.close(at_once=True)
         os._exit(128 + signal.SIGTERM)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -122,7 +122,7 @@ def find_outsized_agents(state: ServerState) -> list[OutsizedAgent]:
     lower bound of ten times the median.
     """
     server = state.server
-    if server is None or len(server.holdings) < FEWEST_AGENTS:
+    if len(server.holdings) < FEWEST_AGENTS:
         return []
     if not state.agents.size == len(server.holdings) == server.groups.labels.size:  # an agent is just being added
         return []
@@ -132,18 +132,9 @@ def find_outsized_agents(state: ServerState) -> list[OutsizedAgent]:
     spread = NORMAL * float(np.median(np.abs(logs - middle)))
     is_outsized = logs - middle > max(math.log(LEAST_RATIO), DEVIATIONS * spread)
     places = np.flatnonzero(is_outsized & (np.bincount(labels)[labels] > 1))
-    found = [
-        OutsizedAgent(
-            int(agents[place]),
-            float(counts[place] / counts[labels == labels[place]].sum()),
-            float(np.exp(logs[place] - middle)),
-        )
-        for place in places
-    ]
-    return sorted(found, key=lambda outsized: -outsized.ratio)
-
-
-EXTRA = "--trace needs OpenTelemetry: pip install 'fedcascade[otel]'"
+    places = places[np.argsort(-logs[places], kind="stable")]
+    shares, ratios = counts[places] / np.bincount(labels, counts)[labels[places]], np.exp(logs[places] - middle)
+    return list(map(OutsizedAgent, agents[places].tolist(), shares.tolist(), ratios.tolist()))
 
 
 def make_tracer() -> Any:
@@ -154,7 +145,7 @@ def make_tracer() -> Any:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
-        raise ValueError(EXTRA) from None
+        raise ValueError("--trace needs OpenTelemetry: pip install 'fedcascade[otel]'") from None
     provider = TracerProvider(resource=Resource.create({"service.name": "fedcascade"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return provider.get_tracer("fedcascade")

@@ -3,7 +3,6 @@
 import os
 import socket
 import subprocess
-import time
 from contextlib import suppress
 from typing import IO
 
@@ -21,6 +20,7 @@ class PipedProcess:
     def __init__(self, command: list[str]) -> None:
         self._socket, theirs = socket.socketpair()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+        self._answers = self._socket.makefile("rb")
         with theirs:  # a session of its own, so that Ctrl-C reaches the server alone
             self.process = subprocess.Popen(
                 command, stdin=theirs.fileno(), stdout=theirs.fileno(), start_new_session=True
@@ -44,26 +44,15 @@ class PipedProcess:
         return True
 
     def read_frame(self, seconds: float) -> bytes | None:
-        """Read a frame; return None if the process has ended, raise TimeoutError if none comes in time."""
-        end = time.monotonic() + seconds
-        head = self._read_bytes(LENGTH_BYTES, end)
-        return None if head is None else self._read_bytes(int.from_bytes(head), end)
-
-    def _read_bytes(self, size: int, end: float) -> bytes | None:
-        body = bytearray()
+        """Read a frame; return None if the process has ended, raise TimeoutError if it sends nothing in time."""
+        self._socket.settimeout(seconds)
         with suppress(ConnectionError):  # it ended before it read all
-            while len(body) < size:
-                self._socket.settimeout(max(0.001, end - time.monotonic()))
-                piece = self._socket.recv(size - len(body))
-                if not piece:
-                    return None
-                body += piece
-            return bytes(body)
+            return read_frame(self._answers)
         return None
 
     def end(self) -> None:
         """Close its input, wait for it to exit, and kill it if it does not."""
-        self._socket.close()
+        self._close_socket()
         try:
             self.process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -72,17 +61,21 @@ class PipedProcess:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
+        self._close_socket()
+
+    def _close_socket(self) -> None:
+        self._answers.close()
         self._socket.close()
 
 
 def write_frame(pipe: IO[bytes], body: bytes) -> None:
-    """Write a frame, in the child process."""
+    """Write a frame."""
     pipe.write(len(body).to_bytes(LENGTH_BYTES) + body)
     pipe.flush()
 
 
 def read_frame(pipe: IO[bytes]) -> bytes | None:
-    """Read a frame, in the child process; return None at the end of the input."""
+    """Read a frame; return None at the end of the input."""
     head = pipe.read(LENGTH_BYTES)
     size = int.from_bytes(head)
     body = pipe.read(size) if len(head) == LENGTH_BYTES else b""

@@ -43,7 +43,7 @@ from fedcascade.service.server.service import Service
 from fedcascade.service.server.settings import Limits, ServerOptions, UploadBounds
 from fedcascade.service.server.tenants import TenantApplication
 from fedcascade.service.server.tenure import check_terms, claim_store, describe_terms, guard_terms
-from fedcascade.service.server.verifier import SignatureVerifier, VerifierProcess
+from fedcascade.service.server.verifier import SignatureVerifier
 from fedcascade.service.server.warming import WarmStart, warm_store
 from fedcascade.service.server.writer import Writer
 from fedcascade.service.store.contract import explain_failures
@@ -115,7 +115,7 @@ def open_writer(settings: ServerSettings, announce: Callable[[str], None] = lamb
         dimension,
         batch=settings.batch,
         snapshot_every=settings.snapshot_every,
-        verifier=(VerifierProcess if CAN_INHERIT else SignatureVerifier)(dimension, settings.policy.privacy),
+        verifier=SignatureVerifier(dimension, settings.policy.privacy, has_process=CAN_INHERIT),
         clock=settings.clock,
         require_tenure=guard_terms(terms),
     )
@@ -127,8 +127,7 @@ def open_writer(settings: ServerSettings, announce: Callable[[str], None] = lamb
 def build_service(settings: ServerSettings, writer: Writer) -> Service:
     """Build the service, with as many connections as this process can open."""
     limits = replace(settings.limits, connections=reserve_descriptors(settings.limits.connections))
-    features, tracer = settings.features, settings.tracer
-    service = Service(writer, settings.policy, settings.dimension, limits, settings.bounds, features, tracer)
+    service = Service(writer, limits, settings.bounds, settings.features, settings.tracer)
     service.guard_margin, service.guard_level = settings.guard_margin, settings.guard_level
     return service
 
@@ -142,15 +141,12 @@ def require_empty_store(url: str) -> None:
 
 def ensure_operator_token(writer: Writer, path: Path) -> bool:
     """Create the operator's token if there is none; return whether it was written to ``path``."""
+    is_new = not path.exists() and writer.submit(operations.get_operator_hash()).result() is None
+    if is_new:
+        auth.write_token(path, auth.create_token())
     if path.exists():
         writer.submit(operations.set_operator(auth.read_private_token(path))).result()
-        return False
-    if writer.submit(operations.get_operator_hash()).result() is not None:
-        return False
-    token = auth.create_token()
-    auth.write_token(path, token)
-    writer.submit(operations.set_operator(token)).result()
-    return True
+    return is_new
 
 
 @dataclass(frozen=True)
@@ -164,8 +160,8 @@ class Federation:
 
 def reload_secrets(hosted: Sequence[Federation], context: ssl.SSLContext | None) -> None:
     """Read certificate, key and operators' tokens from their files again; raise before anything is changed."""
-    files = [(each, each.settings.operator_token) for each in hosted if each.settings.operator_token.exists()]
-    tokens = [(each, auth.read_private_token(path)) for each, path in files]
+    paths = [(each, each.settings.operator_token) for each in hosted]
+    tokens = [(each, auth.read_private_token(path)) for each, path in paths if path.exists()]
     certificate, key = hosted[0].settings.tls_cert, hosted[0].settings.tls_key
     if context is not None and certificate is not None:
         read_certificate(certificate, key)

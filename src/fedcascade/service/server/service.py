@@ -43,11 +43,15 @@ BYTES_PER_NUMBER = 32  # upper bound of a float64 in JSON
 
 
 def build_terms(policy: Policy, dimension: int, bounds: UploadBounds, features: str = "") -> wire.Terms:
-    """Build the terms that agents get."""
+    """Build the terms that agents get, with the policy's constants and kind of confidence bound ready for JSON."""
+    constants: dict[str, object] = {
+        name: value if isinstance(value, int | float | str | bool) or value is None else str(value)
+        for name, value in policy.constants().items()
+    }
     return wire.Terms(
         protocol=wire.PROTOCOLS[-1],
         policy=policy.name,
-        constants=describe_constants(policy),
+        constants=constants | {"confidence": type(policy.confidence).__name__.lower()},
         dimension=dimension,
         protocols=list(wire.PROTOCOLS),
         longest_list=bounds.longest_list,
@@ -64,8 +68,6 @@ class Service:
     def __init__(
         self,
         writer: Writer,
-        policy: Policy,
-        dimension: int,
         limits: Limits,
         bounds: UploadBounds = DEFAULT_BOUNDS,
         features: str = "",
@@ -73,9 +75,8 @@ class Service:
     ) -> None:
         self.writer = writer
         self.clock = writer.clock
-        self.dimension = dimension
-        self.terms = build_terms(policy, dimension, bounds, features)
-        self.body_bytes = limits.body_bytes or 4_096 + BYTES_PER_NUMBER * wire.count_numbers(dimension)
+        self.terms = build_terms(writer.policy, writer.dimension, bounds, features)
+        self.body_bytes = limits.body_bytes or 4_096 + BYTES_PER_NUMBER * wire.count_numbers(writer.dimension)
         self.readiness = ReadinessProbe(writer, self.body_bytes)
         self.refusals = RefusalLog()
         self.refused_uploads: Counter[str] = Counter()  # by reason, since the dashboard last stored them
@@ -246,15 +247,6 @@ class Service:
 def name_caller(request: HttpRequest) -> str:
     """Return the network of a request's caller, as limits count it."""
     return name_network(request.client.host if request.client else "")
-
-
-def describe_constants(policy: Policy) -> dict[str, object]:
-    """Describe the constants of a policy and its kind of confidence bound, ready for JSON."""
-    plain: dict[str, object] = {
-        name: value if isinstance(value, int | float | str | bool) or value is None else str(value)
-        for name, value in policy.constants().items()
-    }
-    return plain | {"confidence": type(policy.confidence).__name__.lower()}
 
 
 PROBE_BYTES = 64 * 1024  # beside the bytes of a body: more than the database pages that an upload changes

@@ -49,11 +49,10 @@ class UploadBounds(Checked):
         if count > rounds * self.longest_list:
             limit = f"at most {self.longest_list} observations per round, the longest list"
             raise Refused(422, "too-heavy", f"an upload must hold {limit}, got {count} in {rounds} rounds")
-        excess = held_rounds + rounds - self.rounds_burst
-        if excess > max(0.0, seconds) * self.rounds_per_hour / SECONDS_PER_HOUR:
-            self._refuse_rounds(held_rounds + rounds, excess, max(0.0, seconds))
-
-    def _refuse_rounds(self, total: int, excess: int, seconds: float) -> None:
+        total, seconds = held_rounds + rounds, max(0.0, seconds)
+        excess = total - self.rounds_burst
+        if excess <= seconds * self.rounds_per_hour / SECONDS_PER_HOUR:
+            return
         allowed = f"{self.rounds_burst} rounds and {self.rounds_per_hour:g} per hour since it enrolled"
         line = f"an agent may play {allowed}, this one has {total} after {seconds / SECONDS_PER_HOUR:.2f} hours"
         if self.rounds_per_hour <= 0:

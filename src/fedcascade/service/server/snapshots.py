@@ -40,12 +40,11 @@ class SnapshotSchedule:
         self._every = every
         self._executor = ThreadPoolExecutor(1, "fedcascade-snapshot")
         self._encoding: Future[EncodedSnapshot] | None = None
-        self._snapshot: EncodedSnapshot | None = None
         self._copy: dict[str, Any] | None = None
 
     @property
     def is_busy(self) -> bool:
-        return self._snapshot is not None or self._encoding is not None
+        return self._encoding is not None
 
     def advance(self, store: Store, state: ServerState, rewritten: int) -> None:
         """Do this transaction's share of the work; ``rewritten`` is that of the journal's head."""
@@ -56,11 +55,7 @@ class SnapshotSchedule:
         if not self.is_busy and state.position >= due:
             self._begin(store, state)
         if self._encoding is not None and self._encoding.done():
-            self._snapshot, self._encoding = self._encoding.result(), None
-            if self._copy is not None and self._copy["server"] is not None:
-                del self._copy["server"]["holdings"]  # large, and the next copy cannot reuse it
-        if self._snapshot is not None:
-            self._write_some(store, state, self._snapshot)
+            self._write_some(store, state, self._encoding.result())
 
     def _begin(self, store: Store, state: ServerState) -> None:
         """Copy the changes since the last snapshot for the thread that encodes them."""
@@ -71,16 +66,18 @@ class SnapshotSchedule:
 
     def _write_some(self, store: Store, state: ServerState, snapshot: EncodedSnapshot) -> None:
         """Write some chunks; commit the snapshot after the last ones, unless another server has deleted one."""
+        if self._copy is not None and self._copy["server"] is not None:
+            self._copy["server"].pop("holdings", None)  # large, and the next copy cannot reuse it
         if snapshot.unwritten:
             store.put_chunks(snapshot.take_some())
         if not snapshot.unwritten:
             is_saved = store.commit_snapshot(snapshot.position, snapshot.digests)
             state.note_snapshot(snapshot.row_digests if is_saved else {}, snapshot.position)
-            self._snapshot = None
+            self._encoding = None
 
     def drop(self) -> None:
         """Give up a snapshot in progress, because its state is no longer valid."""
-        self._encoding = self._copy = self._snapshot = None
+        self._encoding = self._copy = None
 
     def finish(self, store: Store, state: ServerState) -> None:
         """Write a last snapshot at once, unless the latest one is up to date."""

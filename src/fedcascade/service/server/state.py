@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from fedcascade.constants import list_texts
+from fedcascade.federation.grouping.partition import Labels
 from fedcascade.federation.holdings import ARRAYS, append_zeros, drop_row
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import Policy
@@ -26,7 +26,6 @@ from fedcascade.service.store.snapshot import Piece, copy_changed, encode_state,
 log = logging.getLogger("fedcascade.service")
 STATE_FORMAT = 6  # raise with every change of a snapshot's content, also of ``Server.to_state``
 UNKNOWN = b"?"
-Integers = NDArray[np.int64]
 
 
 class ServerState:
@@ -37,7 +36,7 @@ class ServerState:
         self.dimension = dimension
         self.position = self.observations = 0
         self.epoch = NO_EPOCH
-        self.server: Server | None = None
+        self.server = make_empty_server(policy, dimension)
         self._nothing, self._smallest_lambda = Statistics.zero(dimension), find_smallest_lambda(dimension)
         self.places: dict[int, int] = {}  # an agent's number in the store -> its place in the server's arrays
         self.agents = np.empty(0, np.int64)  # place -> number
@@ -49,40 +48,38 @@ class ServerState:
         self.private: dict[int, int] = {}  # private uploads of each agent
         self._needed = published.MARGIN * (1 + (0 if policy.sharing is None else policy.sharing.min_others))
         self.row_digests: dict[str, list[bytes]] = {}  # of the chunks of the holdings' arrays; empty if unknown
-        self.names: tuple[int, Integers] | None = None  # position of the journal, and cluster names by place
+        self.names: tuple[int, Labels] | None = None  # position of the journal, and cluster names by place
 
     @property
     def rounds(self) -> int:
-        return 0 if self.server is None else self.server.rounds
+        return self.server.rounds
 
     @property
     def clusters(self) -> int:
-        return 0 if self.server is None else len(self.server.groups)
+        return len(self.server.groups)
 
     @property
     def fullest(self) -> float:
         """Observations of the largest agent, as a share of the most that one may upload."""
-        return 0.0 if self.server is None else float(self.server.holdings.count.max()) / LARGEST_TOTAL
+        return float(self.server.holdings.count.max(initial=0)) / LARGEST_TOTAL
 
     @property
     def reward_rates(self) -> tuple[float, float]:
         """Clicks and rewards per list in the uploads of all agents, to 2 digits: no single upload shows."""
-        if self.server is None or not self.server.rounds:
+        if not self.rounds:
             return 0.0, 0.0
-        held = self.server.holdings
-        clicks, rounds = float(held.clicks.sum()), self.server.rounds
+        held, rounds = self.server.holdings, self.rounds
+        clicks = float(held.clicks.sum())
         return round(clicks / rounds, 2), round((clicks - float(held.shortfall.sum())) / rounds, 2)
 
     def get_labels(self, agents: Iterable[int] | None = None) -> dict[int, int]:
         """Return the group labels of agents that have uploaded, by default of all."""
-        labels = () if self.server is None else self.server.groups.labels
+        labels = self.server.groups.labels
         wanted = self.places if agents is None else agents
         return {agent: int(labels[self.places[agent]]) for agent in wanted if agent in self.places}
 
     def list_sizes(self, most: int) -> list[int]:
         """Return the sizes of the ``most`` largest groups, the largest first."""
-        if self.server is None:
-            return []
         sizes = np.bincount(self.server.groups.labels)
         largest = np.sort(np.partition(sizes, -most)[-most:] if sizes.size > most else sizes)[::-1]
         return [size for size in largest.tolist() if size]
@@ -90,18 +87,15 @@ class ServerState:
     @property
     def groups(self) -> int:
         """Number of groups of two agents or more; 0 while all agents are one population without groups."""
-        return 0 if self.server is None else int((np.bincount(self.server.groups.labels) > 1).sum())
+        return int((np.bincount(self.server.groups.labels) > 1).sum())
 
     def count_group(self, agent: int) -> int:
         """Return how many agents share the group of this one, itself included."""
-        assert self.server is not None
         return self.server.groups.count_members(self.places[agent])
 
     def get_statistics(self, agent: int) -> Statistics:
         """Return what the server holds of an agent, without a copy: the next upload changes it."""
-        if self.server is None or agent not in self.places:
-            return self._nothing
-        return self.server.holdings.view(self.places[agent])
+        return self.server.holdings.view(self.places[agent]) if agent in self.places else self._nothing
 
     def count_spent(self) -> list[tuple[float, int]]:
         """Return the epsilons that agents have spent, and the number of agents of each; nothing without privacy."""
@@ -112,8 +106,6 @@ class ServerState:
         return sorted(spent.items())
 
     def sum_statistics(self) -> Statistics:
-        if self.server is None:
-            return self._nothing
         return self.server.holdings.total(np.arange(len(self.server.holdings)))
 
     def apply(self, upload: Upload, position: int) -> Statistics:
@@ -133,7 +125,6 @@ class ServerState:
         if not (is_private or can_factorise(kept.gram, upload.statistics.gram, self._smallest_lambda)):
             raise Refused(422, "impossible", "gram must stay positive semi-definite when added to earlier uploads")
         place = self._find_place(upload.agent)
-        assert self.server is not None
         self.resets += is_change
         placed = Upload(agent=place, sequence=upload.sequence, cause=upload.cause, statistics=upload.statistics)
         downloads = self.server.take(placed)
@@ -149,14 +140,13 @@ class ServerState:
 
     def answer(self, agent: int) -> Statistics:
         """Return the current download of an agent whose upload was counted before."""
-        assert self.server is not None
         return self.server.answer(self.places[agent])
 
     def publish_prior(self, store: Store, now: float) -> None:
         """Publish the prior of newcomers if it is due and enough agents have uploaded since the last publication."""
         if len(self.uploaders) < self._needed or not self.publication.is_due(self.position, now):
             return
-        prior = None if self.server is None else self.server.groups.prior_for_newcomer()
+        prior = self.server.groups.prior_for_newcomer()
         if prior is None:
             return
         last = published.load_publication(store)
@@ -188,21 +178,19 @@ class ServerState:
         self.private.pop(agent, None)
         place = self.places.pop(agent, None)
         if not self.places:
-            self.server, self.agents, self.observations = None, self.agents[:0].copy(), 0
+            self.server, self.agents = make_empty_server(self.policy, self.dimension), self.agents[:0].copy()
+            self.observations, self.names = 0, None
             self.note_snapshot({}, position)
-        elif place is not None and self.server is not None:
+        elif place is not None:
             self.observations -= int(self.server.holdings.count[place])
             self.server.forget(place)
-            self._fill_place(place)
-
-    def _fill_place(self, gone: int) -> None:
-        last = self.agents.size - 1
-        moved, self.agents = int(self.agents[last]), drop_row(self.agents, gone)
-        self.vacated.append((gone, last))
-        self.changed.pop(last, None)
-        if gone < last:
-            self.changed[gone] = self.position
-            self.places[moved] = gone
+            last = self.agents.size - 1
+            moved, self.agents = int(self.agents[last]), drop_row(self.agents, place)
+            self.vacated.append((place, last))
+            self.changed.pop(last, None)
+            if place < last:
+                self.changed[place] = position
+                self.places[moved] = place
 
     def note_snapshot(self, row_digests: dict[str, list[bytes]], position: int) -> None:
         """Note the chunks of the snapshot in the store, and forget the changes up to its position."""
@@ -211,10 +199,7 @@ class ServerState:
 
     def _find_place(self, agent: int) -> int:
         """Return the agent's place in the arrays; add a new agent."""
-        if self.server is None:
-            self.server = Server(policy=self.policy, agents=1, dimension=self.dimension)
-            self.places[agent], self.agents = 0, np.array([agent])
-        elif agent not in self.places:
+        if agent not in self.places:
             self.places[agent], self.agents = self.server.join(), append_zeros(self.agents)
             self.agents[-1] = agent
         return self.places[agent]
@@ -230,7 +215,7 @@ class ServerState:
             "position": self.position,
             "places": self.agents,
             "resets": self.resets,
-            "server": None if self.server is None else self.server.to_state(),
+            "server": self.server.to_state() if self.places else None,
         }
 
     @classmethod
@@ -247,6 +232,13 @@ class ServerState:
             restored.server = Server.from_state(state["server"], policy=policy, dimension=dimension)
             restored.observations = int(restored.server.holdings.count.sum())
         return restored
+
+
+def make_empty_server(policy: Policy, dimension: int) -> Server:
+    """Make a server without agents, which join it one by one."""
+    server = Server(policy=policy, agents=1, dimension=dimension)
+    server.forget(0)
+    return server
 
 
 def describe_origin(policy: Policy, dimension: int) -> str:
@@ -290,17 +282,16 @@ def _restore_state(snapshot: Snapshot, policy: Policy, dimension: int) -> Server
 
 def describe_changes(state: ServerState, *, is_whole: bool = False) -> Any:
     """Describe a state for a snapshot: changed rows, or all if ``is_whole``, and cluster names if they are current."""
-    plain = track_rows(state.to_state(), *((None, {}) if is_whole else (state.changed, state.row_digests)))
+    plain = track_rows(state.to_state(), state.changed, {} if is_whole else state.row_digests)
     is_named = state.names is not None and state.names[0] == state.position and not state.vacated
     return plain | {"names": state.names[1]} if is_named and state.names is not None else plain
 
 
-def track_rows(state: dict[str, Any], changed: Iterable[int] | None, digests: Mapping[str, list[bytes]]) -> Any:
-    """Copy only the changed rows of the holdings' arrays; all rows if ``changed`` is None or digests are unknown."""
+def track_rows(state: dict[str, Any], changed: Iterable[int], digests: Mapping[str, list[bytes]]) -> Any:
+    """Copy only the changed rows of the holdings' arrays; all rows of those whose digests are unknown."""
     if state["server"] is None:
         return state
-    held = state["server"]["holdings"]
-    places = None if changed is None else np.fromiter(changed, np.int64)
+    held, places = state["server"]["holdings"], np.fromiter(changed, np.int64)
     rows = {
         name: copy_changed(held[name], places if name in digests else None, digests.get(name, ())) for name in ARRAYS
     }

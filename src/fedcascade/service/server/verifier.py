@@ -92,16 +92,24 @@ def check_message(message: wire.UploadMessage, dimension: int, privacy: PrivateU
 
 
 class SignatureVerifier:
-    """Verifier of batches: ``submit`` takes a batch, ``collect`` verifies it in this process."""
+    """Verifier of batches: ``submit`` takes a batch, ``collect`` has its verdicts.
 
-    def __init__(self, dimension: int, privacy: PrivateUploads | None = None) -> None:
-        self.dimension, self.privacy = dimension, privacy
+    With ``has_process`` a child process verifies them, otherwise this one. If the process dies, its batch is verified
+    here. If it does not answer in time, it is killed and its batch is refused with status 503, because the batch may
+    have frozen it. The next batch goes to a new process.
+    """
+
+    def __init__(self, dimension: int, privacy: PrivateUploads | None = None, *, has_process: bool = False) -> None:
+        self.dimension, self.privacy, self._has_process = dimension, privacy, has_process
         self.exchanges: Sequence[Exchange] = ()
         self.requests: Sequence[PackedExchange] = ()
+        self._process: PipedProcess | None = self._start_process()
 
     def prepare(self) -> None:
-        """Compile the checks, so that no request waits for a compiler."""
+        """Compile the checks, here and in the process, so that no request waits for a compiler."""
         precompile(self.dimension)
+        if self._process is not None:
+            self._process.is_ready()
 
     def submit(self, exchanges: Sequence[Exchange]) -> None:
         self.exchanges = exchanges
@@ -109,6 +117,13 @@ class SignatureVerifier:
             (each.identity.public_key, each.method, each.path, each.signature, each.body, each.media_type)
             for each in exchanges
         ]
+        if not exchanges:
+            return
+        self._process = self._process or self._start_process()
+        if self._process is not None:
+            frame = msgspec.msgpack.encode(self.requests)
+            if not (self._process.is_ready() and self._process.write_frame(frame, ANSWER_SECONDS)):
+                self.close()
 
     def collect(self) -> None:
         """Fill in signature verdict, refusal and upload of each exchange of the batch."""
@@ -122,43 +137,7 @@ class SignatureVerifier:
                 exchange.numbers, exchange.receipt = message.numbers, message.receipt
 
     def _receive(self) -> Sequence[Verdict] | None:
-        """Receive the verdicts of another process; return None to verify the batch here."""
-        return None
-
-    def close(self) -> None:
-        """Release the resources of the verifier."""
-
-    def kill(self) -> None:
-        """Release them at once, from any thread."""
-
-
-class VerifierProcess(SignatureVerifier):
-    """Verifier in a child process.
-
-    If the process dies, its batch is verified here. If it does not answer in time, it is killed and its batch is
-    refused with status 503, because the batch may have frozen it. The next batch goes to a new process.
-    """
-
-    def __init__(self, dimension: int, privacy: PrivateUploads | None = None) -> None:
-        super().__init__(dimension, privacy)
-        self._process: PipedProcess | None = self._start_process()
-
-    def prepare(self) -> None:
-        """Wait until the process has compiled the checks."""
-        super().prepare()
-        if self._process is not None:
-            self._process.is_ready()
-
-    def submit(self, exchanges: Sequence[Exchange]) -> None:
-        super().submit(exchanges)
-        if not exchanges:
-            return
-        self._process = self._process or self._start_process()
-        frame = msgspec.msgpack.encode(self.requests)
-        if not (self._process.is_ready() and self._process.write_frame(frame, ANSWER_SECONDS)):
-            self.close()
-
-    def _receive(self) -> Sequence[Verdict] | None:
+        """Receive the verdicts of the process; return None to verify the batch here."""
         if not self.exchanges or self._process is None:
             return None
         # Time for one factorisation per upload on a slow machine.
@@ -167,26 +146,22 @@ class VerifierProcess(SignatureVerifier):
             frame = self._process.read_frame(seconds)
         except TimeoutError:
             log.error("the verifier does not answer: restarting it")
-            self.kill()
+            self.close(at_once=True)
             return [(False, BUSY, None)] * len(self.exchanges)
         if frame is None:
             self.close()
             return None
         return _verdicts_decoder.decode(frame)
 
-    def close(self) -> None:
+    def close(self, *, at_once: bool = False) -> None:
+        """End the process, if there is one; ``at_once`` kills it, from any thread."""
         process, self._process = self._process, None
         if process is not None:
-            process.end()
+            (process.kill if at_once else process.end)()
 
-    def kill(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-
-    def _start_process(self) -> PipedProcess:
+    def _start_process(self) -> PipedProcess | None:
         options = msgspec.json.encode((self.dimension, self.privacy)).decode()
-        return PipedProcess([sys.executable, "-m", __name__, options])
+        return PipedProcess([sys.executable, "-m", __name__, options]) if self._has_process else None
 
 
 def precompile(dimension: int) -> None:

@@ -72,7 +72,7 @@ class Writer:
         self._require_tenure = require_tenure
         self.turn: AbstractContextManager[None] = nullcontext()  # taken for each batch, if tenants share the process
         self.span: Callable[[], AbstractContextManager[object]] = nullcontext  # of a transaction, if it is traced
-        self._policy, self._dimension, self.batch = policy, dimension, batch
+        self.policy, self.dimension, self.batch = policy, dimension, batch
         self.queue: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()  # None ends the thread
         self._snapshots = SnapshotSchedule(snapshot_every)
         self.verifier = verifier or SignatureVerifier(dimension, policy.privacy)
@@ -209,7 +209,7 @@ class Writer:
             wanted = [(exchange.signature.agent, exchange.signature.sequence) for exchange in uploads]
             with self.span(), store.transaction(wanted):
                 self._require_tenure(store)
-                state = self.state = replay_log(store, self._policy, self._dimension, state)
+                state = self.state = replay_log(store, self.policy, self.dimension, state)
                 start = state.position
                 for pending in batch:
                     try:
@@ -237,7 +237,7 @@ class Writer:
         self._store = self._store or self.open_store()
         if self.state is None:
             with self._store.transaction():
-                self.state = replay_log(self._store, self._policy, self._dimension)
+                self.state = replay_log(self._store, self.policy, self.dimension)
             self._snapshots.position = self.state.position
         return self._store, self.state
 
@@ -269,7 +269,7 @@ class Writer:
             if (store := self._store) is not None:
                 with store.transaction():
                     self._require_tenure(store)
-                    self._snapshots.finish(store, replay_log(store, self._policy, self._dimension, self.state))
+                    self._snapshots.finish(store, replay_log(store, self.policy, self.dimension, self.state))
         except Exception as error:
             log.warning("no snapshot at the end: %s", error)
         self._snapshots.close()

@@ -109,8 +109,8 @@ class AgentDatabase:
     def add_agent(self, name: str) -> int:
         """Return the number of a user's agent; add one for a new name."""
         with self.transaction() as run:
-            row = run("SELECT number FROM pool_agent WHERE name = ?", name)
-            return int((row or insert_agent(run, name))[0][0])
+            rows = run("SELECT number FROM pool_agent WHERE name = ?", name)
+            return int(rows[0][0]) if rows else insert_agent(run, name)
 
     def list_names(self) -> list[str]:
         with self.transaction() as run:

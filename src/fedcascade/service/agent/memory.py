@@ -19,6 +19,7 @@ from fedcascade.service.agent.database import AgentDatabase, StoreAway
 from fedcascade.service.agent.entries import ENROLMENT, IDENTITY, decode_state, encode_part, list_parts
 from fedcascade.service.agent.ledger import SavedState, follow, take_prior
 from fedcascade.service.agent.options import PolicyCache
+from fedcascade.service.agent.saved_lists import SavedLists
 from fedcascade.service.agent.sealed_rows import (
     NEW,
     SIZE,
@@ -104,6 +105,11 @@ class LocalMemory:
         """A function that runs statements of the transaction under way."""
         assert self._run is not None
         return self._run
+
+    @property
+    def lists(self) -> SavedLists:
+        """The agent's lists, in the transaction under way."""
+        return SavedLists(self.run, self.database.title, self.number)
 
     def get(self, name: str) -> bytes | None:
         """Return an entry of the agent's identity, as it was put or read last."""

@@ -25,22 +25,9 @@ from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.grid import round_to_grid
 from fedcascade.service.agent.entries import HISTORY
 from fedcascade.service.agent.ledger import SavedState, correct, estimate_round, expect_reward, learn_list, take_back
-from fedcascade.service.agent.memory import GONE, LocalMemory
+from fedcascade.service.agent.memory import GONE, Change, LocalMemory, Result
 from fedcascade.service.agent.options import AgentOptions
-from fedcascade.service.agent.saved_lists import (
-    DROP_LISTS,
-    OPEN,
-    RECORDED,
-    UNREWARDED,
-    OpenList,
-    SavedList,
-    close_list,
-    drop_unrewarded,
-    insert_list,
-    pack_list,
-    read_lists,
-    read_recorded,
-)
+from fedcascade.service.agent.saved_lists import OPEN, RECORDED, UNREWARDED, OpenList, SavedList, SavedLists
 from fedcascade.service.protocol.validation import check_upload
 
 IMPRESSION_BITS = 53  # of a random number that names a list; JSON keeps it in every language
@@ -90,21 +77,15 @@ class SavedAgent:
                 users=state.agents, dimension=terms.dimension, list_length=length, rounds=estimate_round(state)
             )
             shown = choose_list(memory.policy, state.local, offered, words, attributes, oracle=oracle, problem=problem)
-            saved = pack_list(shown, 1 + secrets.randbits(IMPRESSION_BITS), options.clock.now(), kept)
-            self._insert_list(saved)
+            saved = SavedList.pack(shown, 1 + secrets.randbits(IMPRESSION_BITS), options.clock.now(), kept)
+            memory.lists.insert(saved)
+            oldest = -math.inf if options.record_lists else saved.shown_at - options.keep_seconds
+            arrival = saved.arrival
+            memory.lists.drop_expired(arrival - options.keep_lists, arrival - options.record_lists, oldest)
             later = state._replace(local=state.local._replace(arrivals=shown.impression))
             return later, replace(shown, impression=saved.impression)
 
-        with self._hold():
-            return memory.update(show, is_saved=False)  # the newest list has the number of arrivals
-
-    def _insert_list(self, saved: SavedList) -> None:
-        """Save a list for its feedback, and drop expired ones."""
-        options, memory = self._options, self.memory
-        insert_list(memory.run, memory.number, saved)
-        oldest = -math.inf if options.record_lists else saved.shown_at - options.keep_seconds
-        floors = saved.arrival - options.keep_lists, saved.arrival - options.record_lists
-        memory.run(DROP_LISTS, memory.number, *floors, oldest, memory.number)
+        return self._change(show, is_saved=False)  # the newest list has the number of arrivals
 
     def feedback(
         self,
@@ -146,8 +127,7 @@ class SavedAgent:
             self._close_list(learned.local, saved, seen, is_rewarded=not (is_late and seen.clicks))
             return learned, upload
 
-        with self._hold():
-            return self.memory.update(learn)
+        return self._change(learn)
 
     def reward(self, impression: ShownList | SupportsIndex, value: float | Sequence[float]) -> None:
         """Give a list its reward, once, after ``feedback`` with the reward "later".
@@ -168,21 +148,20 @@ class SavedAgent:
             shown = saved.unpack(self.id, state.local.dimension)
             return correct(self.memory.policy, state, shown, seen, after.values, saved.content.round), None
 
-        with self._hold():
-            self.memory.update(learn)
+        self._change(learn)
 
     def _close_list(self, local: LocalState, saved: SavedList, seen: Examination, *, is_rewarded: bool) -> None:
         """Delete a list with feedback, record it, or keep it for its reward."""
         is_recorded = saved.arrival > local.arrivals - self._options.record_lists
         kept = UNREWARDED if not is_rewarded else RECORDED if is_recorded else None
         round_ = 0 if local.own is None else local.own_total.rounds
-        close_list(self.memory.run, self.memory.number, saved, seen, kept, round_)
+        self.memory.lists.close(saved, seen, kept, round_)
 
     def _follow_user(self, before: LocalState, after: LocalState, seen: Examination) -> None:
         """Drop the lists that wait for a reward if the user has changed at this list."""
         is_followed = self.memory.policy.changes is not None
         if is_followed and after.own_total.count < before.own_total.count + seen.examined:
-            drop_unrewarded(self.memory.run, self.memory.number)
+            self.memory.lists.drop_unrewarded()
 
     def learn(
         self,
@@ -215,8 +194,7 @@ class SavedAgent:
             self._follow_user(state.local, learned.local, seen)
             return learned, upload
 
-        with self._hold():
-            return self.memory.update(learn)
+        return self._change(learn)
 
     def learn_history(self, log: ClickLog, features: ArrayLike | None = None) -> Upload | None:
         """Learn the user's history, lists that any policy chose, and return the upload that will be sent, if any.
@@ -238,8 +216,7 @@ class SavedAgent:
             memory.puts[HISTORY] = str(statistics.rounds).encode()
             return take_back(policy, state._replace(local=learn_before(policy, state.local, statistics)), statistics)
 
-        with self._hold():
-            return self.memory.update(learn)
+        return self._change(learn)
 
     def restart(self) -> None:
         """Start over for another user, without earlier data. The next upload replaces all earlier ones at the server.
@@ -249,11 +226,10 @@ class SavedAgent:
 
         def start_over(state: SavedState) -> tuple[SavedState, None]:
             local = restart(self.memory.policy, state.local, Statistics.zero(state.local.dimension))
-            drop_unrewarded(self.memory.run, self.memory.number)
+            self.memory.lists.drop_unrewarded()
             return state._replace(local=local), None
 
-        with self._hold():
-            self.memory.update(start_over)
+        self._change(start_over)
 
     def export_log(self) -> ClickLog:
         """Return the recorded lists with feedback, with all items on offer and the propensities.
@@ -264,7 +240,7 @@ class SavedAgent:
         rows, advice = self._read_lists(RECORDED), "connect with record_lists=1000, and give feedback"
         require(len(rows) > 0, f"{self.memory.title} has no recorded list: {advice}")
         dimension = self.memory.state.local.dimension
-        log = concatenate([read_recorded(row, self.id, dimension) for row in rows])
+        log = concatenate([row.to_log(self.id, dimension) for row in rows])
         return log if np.any(log.rewards != log.clicks) else replace(log, rewards=None)
 
     def open_lists(self) -> list[OpenList]:
@@ -273,9 +249,8 @@ class SavedAgent:
         return [OpenList(each.impression, each.items, each.shown_at) for each in lists if each.shown_at >= oldest]
 
     def _read_lists(self, is_open: int) -> list[SavedList]:
-        memory = self.memory
-        with self._hold(), memory.database.transaction() as run:
-            return list(read_lists(run, memory.database.title, memory.number, is_open))
+        with self._hold(), self.memory.database.transaction() as run:
+            return SavedLists(run, self.memory.database.title, self.memory.number).read(is_open)
 
     def erase(self) -> None:
         """Delete this agent from its store, not from the server; it cannot be used again."""
@@ -318,14 +293,16 @@ class SavedAgent:
         """Read a list by its number; reject an expired one, and a list of another agent, process or life."""
         number = read_index("impression", impression.impression if isinstance(impression, ShownList) else impression)
         memory, options = self.memory, self._options
-        found = abs(number) < 2**63 and list(
-            read_lists(memory.run, memory.database.title, memory.number, is_open, impression=number)
-        )
+        found = memory.lists.read(is_open, number) if abs(number) < 2**63 else []
         if not found or found[0].shown_at < options.clock.now() - options.keep_seconds:
             kept = f"a list expires after {options.keep_lists} newer ones or {options.keep_seconds / 86_400:g} days"
             state, what = ("open list", "feedback") if is_open == OPEN else ("list without its reward", "it")
             raise ValueError(f"{memory.title} has no {state} {number}: {kept}, and takes {what} once")
         return found[0]
+
+    def _change(self, change: Change[Result], *, is_saved: bool = True) -> Result:
+        with self._hold():
+            return self.memory.update(change, is_saved=is_saved)
 
     @contextmanager
     def _hold(self) -> Iterator[None]:

@@ -46,17 +46,17 @@ def digest_agent(row: tuple[Any, ...], digests: Mapping[str, bytes]) -> bytes:
     return digest.digest()
 
 
-def insert_agent(run: Run, name: str, entries: Mapping[str, bytes] | None = None) -> AgentRows:
-    """Add an agent, with its entries if it has any; return its number as a row."""
+def insert_agent(run: Run, name: str, entries: Mapping[str, bytes] | None = None) -> int:
+    """Add an agent, with its entries if it has any; return its number."""
     added = run(
         "INSERT INTO pool_agent (name, version, unsent, unsettled, digest) VALUES (?, ?, 0, 0, ?) "
         "ON CONFLICT (name) DO NOTHING RETURNING number",
         *(name, NEW, b""),
     )
-    added = added or run("SELECT number FROM pool_agent WHERE name = ?", name)  # another process was faster
+    [[number]] = added or run("SELECT number FROM pool_agent WHERE name = ?", name)  # another process was faster
     if entries:
-        save_entries(run, int(added[0][0]), name, entries, {})
-    return added
+        save_entries(run, int(number), name, entries, {})
+    return int(number)
 
 
 def save_entries(

@@ -10,7 +10,6 @@ SIZE = 8  # bytes of a digest
 NEW = 0  # version of an agent without entries
 UPLOAD = "upload "  # before the sequence number in the name of the entry of an unanswered upload
 UNSETTLED = "unsettled"  # name of the entry of an agent that is to compare sums with the server
-PUT_ENTRY = "INSERT INTO pool_entry VALUES (?, ?, ?) ON CONFLICT (agent, name) DO UPDATE SET value = excluded.value"
 AgentRows = list[tuple[Any, ...]]
 Run = Callable[..., AgentRows]  # runs a statement with its values in a transaction, and returns the rows
 
@@ -36,6 +35,34 @@ def unseal(title: str, agent: int, name: str, value: bytes) -> bytes:
     if value != seal(agent, name, body):
         raise DamagedAgents(title, f"row '{name}' of agent {agent}")
     return body
+
+
+def put_entry(run: Run, agent: int, name: str, body: bytes) -> bytes:
+    """Write an entry, and return its digest."""
+    value = seal(agent, name, body)
+    replace = "ON CONFLICT (agent, name) DO UPDATE SET value = excluded.value"
+    run(f"INSERT INTO pool_entry VALUES (?, ?, ?) {replace}", agent, name, value)
+    return value[:SIZE]
+
+
+def read_values(run: Run, agent: int) -> dict[str, bytes]:
+    """Read the entries of an agent as they are stored, with their digests."""
+    return {name: bytes(value) for name, value in run("SELECT name, value FROM pool_entry WHERE agent = ?", agent)}
+
+
+def read_entries(
+    run: Run, title: str, agent: int, name: str, version: int
+) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """Read all entries of an agent and their digests; raise ``DamagedAgents`` if they are not as they were written."""
+    columns = "name, unsent, unsettled, digest"
+    [(written, *waiting, digest)] = run(f"SELECT {columns} FROM pool_agent WHERE number = ?", agent)
+    values = read_values(run, agent)
+    entries = {entry: unseal(title, agent, entry, value) for entry, value in values.items()}
+    digests = {entry: value[:SIZE] for entry, value in values.items()}
+    is_new = version == NEW and not values
+    if written != name or not (is_new or digest_agent((agent, name, version, *waiting), digests) == bytes(digest)):
+        raise DamagedAgents(title, f"the row of agent {agent}")
+    return entries, digests
 
 
 def digest_agent(row: tuple[Any, ...], digests: Mapping[str, bytes]) -> bytes:
@@ -69,9 +96,7 @@ def save_entries(
     after = dict(digests)
     for entry, body in entries.items():
         if body is not None:
-            value = seal(number, entry, body)
-            after[entry] = value[:SIZE]
-            run(PUT_ENTRY, number, entry, value)
+            after[entry] = put_entry(run, number, entry, body)
         elif after.pop(entry, None) is not None:
             run("DELETE FROM pool_entry WHERE agent = ? AND name = ?", number, entry)
     version, waiting = 1 + secrets.randbits(62), (sum(each.startswith(UPLOAD) for each in after), UNSETTLED in after)

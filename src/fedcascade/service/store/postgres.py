@@ -73,10 +73,6 @@ class SilentConnection(psycopg.OperationalError):
     """The database does not answer, and the outcome of the statement is unknown."""
 
 
-class UnconfirmedCommit(psycopg.OperationalError):
-    """A commit with a warning, for example that the standby has not confirmed it."""
-
-
 class PostgresStore(SqlStore):
     """A database that several servers share; a transaction holds an advisory lock, so positions have no gaps.
 
@@ -100,7 +96,7 @@ class PostgresStore(SqlStore):
         return self.connection.execute(statement.replace("?", "%s"), values or None, binary=bool(values))
 
     def commit(self) -> None:
-        """Commit; raise ``UnconfirmedCommit`` at a warning.
+        """Commit; raise an error at a warning, for example that the standby has not confirmed it.
 
         A cancelled wait for the standby ends in a warning, not in an error. So only the client limits the time of a
         commit.
@@ -111,7 +107,7 @@ class PostgresStore(SqlStore):
         while cursor.nextset():
             pass
         if self._warnings or cursor.statusmessage != "COMMIT":
-            raise UnconfirmedCommit("; ".join(self._warnings) or f"COMMIT became {cursor.statusmessage}")
+            raise psycopg.OperationalError("; ".join(self._warnings) or f"COMMIT became {cursor.statusmessage}")
 
     @contextmanager
     def stream(self, statement: str) -> Iterator[Any]:

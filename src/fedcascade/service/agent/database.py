@@ -256,10 +256,6 @@ class AgentFile(AgentDatabase):
                 self._connection.close()
             self.is_closed = True
 
-    def abandon(self) -> None:
-        """Keep this connection open for ever: a fork that closed it would delete the log of its parent."""
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
-
 
 def _get_code(error: Exception) -> str:
     return str(getattr(error, "sqlite_errorname", None) or "")
@@ -269,8 +265,9 @@ _OPEN_FILES: WeakSet[AgentFile] = WeakSet()
 
 
 def _abandon_all() -> None:
+    """Keep connections open for ever: a fork that closed one would delete the log of its parent."""
     for file in list(_OPEN_FILES):
-        file.abandon()
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(file._connection))
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no forks

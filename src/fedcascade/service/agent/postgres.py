@@ -49,7 +49,8 @@ class AgentPostgres(AgentDatabase):
         parts = conninfo_to_dict(self._address)
         super().__init__(f"postgresql://{parts.get('host', '')}/{parts.get('dbname', '')}")
         self._free: LifoQueue[psycopg.Connection[Any] | None] = LifoQueue()  # None stands for one that is not open
-        self._fill()
+        for _ in range(CONNECTIONS):
+            self._free.put(None)
         try:
             with self.transaction() as run:
                 self._create_tables(run)
@@ -62,10 +63,6 @@ class AgentPostgres(AgentDatabase):
             key = "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
             for statement in SCHEMA.format(key=key, bytes="BYTEA", real="DOUBLE PRECISION").split(";"):
                 run(statement)
-
-    def _fill(self) -> None:
-        for _ in range(CONNECTIONS):
-            self._free.put(None)
 
     @contextmanager
     def transaction(self) -> Iterator[Run]:
@@ -102,8 +99,7 @@ class AgentPostgres(AgentDatabase):
 
     def close(self) -> None:
         self.is_closed = True
-        for _ in range(CONNECTIONS):
-            connection = self._free.get()  # waits for a transaction under way
+        for connection in [self._free.get() for _ in range(CONNECTIONS)]:  # waits for transactions under way
             if connection is not None:
                 connection.close()
-        self._fill()
+            self._free.put(None)

@@ -47,6 +47,7 @@ HOLDER_BITS = 31
 FREE_LEASES = "UPDATE pool_agent SET lease_until = 0 WHERE unsent + unsettled > 0 AND lease = ?"
 BUSY_SECONDS = 20.0  # a process waits this long for the others of a file
 MOST_CHECKED = 64 * 2**20  # bytes of a file whose pages are checked when it is opened
+CLOSED = "this store of agents is closed: open it again"
 FAILURES = (sqlite3.Error, UnicodeDecodeError)  # the latter if a damaged name is not text
 # Failures after which the same call may succeed; any other error means damage.
 TEMPORARY = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN",
@@ -203,7 +204,7 @@ class AgentFile(AgentDatabase):
     def transaction(self) -> Iterator[Run]:
         self.require_same_process()
         with self._lock:
-            require(not self.is_closed, "this agent is closed: connect again")
+            require(not self.is_closed, CLOSED)
             try:
                 self._run("BEGIN IMMEDIATE")
                 try:

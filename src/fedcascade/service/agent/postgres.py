@@ -13,7 +13,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from fedcascade.checks import require
-from fedcascade.service.agent.database import SCHEMA, AgentDatabase, StoreAway
+from fedcascade.service.agent.database import CLOSED, SCHEMA, AgentDatabase, StoreAway
 from fedcascade.service.agent.sealed_rows import AgentRows, Run
 
 LOCK = 0x6665_6470  # an arbitrary number that identifies the advisory lock of new tables
@@ -69,7 +69,7 @@ class AgentPostgres(AgentDatabase):
         self.require_same_process()
         connection = self._free.get()
         try:
-            require(not self.is_closed, "this agent is closed: connect again")
+            require(not self.is_closed, CLOSED)
             if connection is None:
                 connection = psycopg.Connection.connect(self._address, autocommit=True, prepare_threshold=None)
             connection.execute(BEGIN)

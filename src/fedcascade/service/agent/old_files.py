@@ -1,6 +1,6 @@
 """Files of agents before version 7, which had a table for each kind of row and no digests."""
 
-from fedcascade.service.agent.saved_lists import RECORDED, ListContent, SavedList, SavedLists
+from fedcascade.service.agent.saved_lists import RECORDED, SavedList, SavedLists
 from fedcascade.service.agent.sealed_rows import SHARED, UPLOAD, Run, insert_agent, put_entry
 
 OLD_TABLES = ("owner", "token", "entry", "outbox", "open_list", "recorded_list")
@@ -29,7 +29,7 @@ def _copy_lists(run: Run, old: int, agent: int) -> None:
         "SELECT impression, shown_at, items, features FROM open_list WHERE agent = ?", old
     ):
         _, _, chances, offered, _, _ = recorded.pop(number, (None,) * 6)
-        lists.insert(SavedList(number, number, at, ListContent(items, features, chances, offered)))
+        lists.insert(SavedList(number, number, at, items, features, chances, offered))
     for number, (at, items, *rest) in recorded.items():
         if rest[2] is not None:  # with feedback
-            lists.insert(SavedList(number, number, at, ListContent(items, b"", *rest)), RECORDED)
+            lists.insert(SavedList(number, number, at, items, b"", *rest), RECORDED)

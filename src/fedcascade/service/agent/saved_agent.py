@@ -146,7 +146,7 @@ class SavedAgent:
             after = replace(seen, rewards=split_reward(value, len(seen.clicks)))
             self._close_list(state.local, saved, after, is_rewarded=True)
             shown = saved.unpack(self.id, state.local.dimension)
-            return correct(self.memory.policy, state, shown, seen, after.values, saved.content.round), None
+            return correct(self.memory.policy, state, shown, seen, after.values, saved.round), None
 
         self._change(learn)
 

@@ -10,6 +10,7 @@ SIZE = 8  # bytes of a digest
 NEW = 0  # version of an agent without entries
 UPLOAD = "upload "  # before the sequence number in the name of the entry of an unanswered upload
 UNSETTLED = "unsettled"  # name of the entry of an agent that is to compare sums with the server
+PUT_ENTRY = "INSERT INTO pool_entry VALUES (?, ?, ?) ON CONFLICT (agent, name) DO UPDATE SET value = excluded.value"
 AgentRows = list[tuple[Any, ...]]
 Run = Callable[..., AgentRows]  # runs a statement with its values in a transaction, and returns the rows
 
@@ -40,8 +41,7 @@ def unseal(title: str, agent: int, name: str, value: bytes) -> bytes:
 def put_entry(run: Run, agent: int, name: str, body: bytes) -> bytes:
     """Write an entry, and return its digest."""
     value = seal(agent, name, body)
-    replace = "ON CONFLICT (agent, name) DO UPDATE SET value = excluded.value"
-    run(f"INSERT INTO pool_entry VALUES (?, ?, ?) {replace}", agent, name, value)
+    run(PUT_ENTRY, agent, name, value)
     return value[:SIZE]
 
 

@@ -18,7 +18,7 @@ from weakref import WeakSet
 from fedcascade.checks import require
 from fedcascade.platforms import is_running, sync_file
 from fedcascade.service.agent.old_files import read_old_agents
-from fedcascade.service.agent.sealed_rows import SHARED, AgentRows, DamagedAgents, Run, insert_agent, put_entry, unseal
+from fedcascade.service.agent.sealed_rows import SHARED, AgentRows, DamagedAgents, Run, insert_agent, put_shared, unseal
 
 # ``version`` is a random number that changes with the entries, and ``digest`` seals the row and the names of its
 # entries. ``lease`` is the process that may send the agent's uploads until ``lease_until``.
@@ -140,7 +140,7 @@ class AgentDatabase:
 
     def put_shared(self, name: str, body: bytes) -> None:
         with self.transaction() as run:
-            put_entry(run, SHARED, name, body)
+            put_shared(run, name, body)
 
 
 class AgentFile(AgentDatabase):

@@ -1,7 +1,7 @@
 """Files of agents before version 7, which had a table for each kind of row and no digests."""
 
 from fedcascade.service.agent.saved_lists import RECORDED, SavedList, SavedLists
-from fedcascade.service.agent.sealed_rows import SHARED, UPLOAD, Run, insert_agent, put_entry
+from fedcascade.service.agent.sealed_rows import SHARED, UPLOAD, Run, insert_agent, put_shared
 
 OLD_TABLES = ("owner", "token", "entry", "outbox", "open_list", "recorded_list")
 
@@ -11,7 +11,7 @@ def read_old_agents(run: Run) -> None:
     for [token] in run("SELECT value FROM token"):
         run("INSERT INTO pool_token (value) VALUES (?)", token)
     for name, value in run("SELECT name, value FROM entry WHERE agent = ?", SHARED):
-        put_entry(run, SHARED, name, bytes(value))
+        put_shared(run, name, bytes(value))
     for old, user in run("SELECT agent, name FROM owner ORDER BY agent"):
         values = {name: bytes(value) for name, value in run("SELECT name, value FROM entry WHERE agent = ?", old)}
         uploads = run("SELECT sequence, cause, statistics FROM outbox WHERE agent = ?", old)

@@ -25,7 +25,7 @@ from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.grid import round_to_grid
 from fedcascade.service.agent.entries import HISTORY
 from fedcascade.service.agent.ledger import SavedState, correct, estimate_round, expect_reward, learn_list, take_back
-from fedcascade.service.agent.memory import GONE, Change, LocalMemory, Result
+from fedcascade.service.agent.memory import GONE, LocalMemory
 from fedcascade.service.agent.options import AgentOptions
 from fedcascade.service.agent.saved_lists import OPEN, RECORDED, UNREWARDED, OpenList, SavedList, SavedLists
 from fedcascade.service.protocol.validation import check_upload
@@ -85,7 +85,8 @@ class SavedAgent:
             later = state._replace(local=state.local._replace(arrivals=shown.impression))
             return later, replace(shown, impression=saved.impression)
 
-        return self._change(show, is_saved=False)  # the newest list has the number of arrivals
+        with self._hold():
+            return memory.update(show, is_saved=False)  # the newest list has the number of arrivals
 
     def feedback(
         self,
@@ -127,7 +128,8 @@ class SavedAgent:
             self._close_list(learned.local, saved, seen, is_rewarded=not (is_late and seen.clicks))
             return learned, upload
 
-        return self._change(learn)
+        with self._hold():
+            return self.memory.update(learn)
 
     def reward(self, impression: ShownList | SupportsIndex, value: float | Sequence[float]) -> None:
         """Give a list its reward, once, after ``feedback`` with the reward "later".
@@ -148,7 +150,8 @@ class SavedAgent:
             shown = saved.unpack(self.id, state.local.dimension)
             return correct(self.memory.policy, state, shown, seen, after.values, saved.round), None
 
-        self._change(learn)
+        with self._hold():
+            self.memory.update(learn)
 
     def _close_list(self, local: LocalState, saved: SavedList, seen: Examination, *, is_rewarded: bool) -> None:
         """Delete a list with feedback, record it, or keep it for its reward."""
@@ -194,7 +197,8 @@ class SavedAgent:
             self._follow_user(state.local, learned.local, seen)
             return learned, upload
 
-        return self._change(learn)
+        with self._hold():
+            return self.memory.update(learn)
 
     def learn_history(self, log: ClickLog, features: ArrayLike | None = None) -> Upload | None:
         """Learn the user's history, lists that any policy chose, and return the upload that will be sent, if any.
@@ -216,7 +220,8 @@ class SavedAgent:
             memory.puts[HISTORY] = str(statistics.rounds).encode()
             return take_back(policy, state._replace(local=learn_before(policy, state.local, statistics)), statistics)
 
-        return self._change(learn)
+        with self._hold():
+            return self.memory.update(learn)
 
     def restart(self) -> None:
         """Start over for another user, without earlier data. The next upload replaces all earlier ones at the server.
@@ -229,7 +234,8 @@ class SavedAgent:
             self.memory.lists.drop_unrewarded()
             return state._replace(local=local), None
 
-        self._change(start_over)
+        with self._hold():
+            self.memory.update(start_over)
 
     def export_log(self) -> ClickLog:
         """Return the recorded lists with feedback, with all items on offer and the propensities.
@@ -299,10 +305,6 @@ class SavedAgent:
             state, what = ("open list", "feedback") if is_open == OPEN else ("list without its reward", "it")
             raise ValueError(f"{memory.title} has no {state} {number}: {kept}, and takes {what} once")
         return found[0]
-
-    def _change(self, change: Change[Result], *, is_saved: bool = True) -> Result:
-        with self._hold():
-            return self.memory.update(change, is_saved=is_saved)
 
     @contextmanager
     def _hold(self) -> Iterator[None]:

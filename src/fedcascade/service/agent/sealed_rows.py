@@ -38,11 +38,9 @@ def unseal(title: str, agent: int, name: str, value: bytes) -> bytes:
     return body
 
 
-def put_entry(run: Run, agent: int, name: str, body: bytes) -> bytes:
-    """Write an entry, and return its digest."""
-    value = seal(agent, name, body)
-    run(PUT_ENTRY, agent, name, value)
-    return value[:SIZE]
+def put_shared(run: Run, name: str, body: bytes) -> None:
+    """Write an entry that all agents share."""
+    run(PUT_ENTRY, SHARED, name, seal(SHARED, name, body))
 
 
 def read_values(run: Run, agent: int) -> dict[str, bytes]:
@@ -96,7 +94,9 @@ def save_entries(
     after = dict(digests)
     for entry, body in entries.items():
         if body is not None:
-            after[entry] = put_entry(run, number, entry, body)
+            value = seal(number, entry, body)
+            after[entry] = value[:SIZE]
+            run(PUT_ENTRY, number, entry, value)
         elif after.pop(entry, None) is not None:
             run("DELETE FROM pool_entry WHERE agent = ? AND name = ?", number, entry)
     version, waiting = 1 + secrets.randbits(62), (sum(each.startswith(UPLOAD) for each in after), UNSETTLED in after)

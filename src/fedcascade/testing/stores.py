@@ -1,13 +1,13 @@
 """The contract of stores as a class of tests: inherit ``StoreContract``, override ``open``, and run pytest."""
 
-from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import astuple, replace
 
 import numpy as np
 
 from fedcascade.federation.messages import Cause, Upload
-from fedcascade.federation.policies import POLICIES
+from fedcascade.federation.policies import POLICIES, Policy
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.protocol.auth import SignatureHeaders
 from fedcascade.service.protocol.errors import Refused
@@ -21,20 +21,15 @@ from fedcascade.service.store.contract import AgentState, LogEntry, Revoked, Sto
 from fedcascade.service.store.snapshot import digest_chunk
 
 DIMENSION = 3
+GROUPS = POLICIES["fedc3ucb-h"].with_constants(alpha_d=0.05)  # splits agents into groups
 STATES: tuple[AgentState, ...] = ("active", "idle", "revoked")
 
 
-def make_unit_statistics(axis: int, dimension: int = DIMENSION) -> Statistics:
-    """Make the statistics of one round with one clicked item, a unit vector."""
+def make_unit_upload(agent: int, sequence: int, axis: int, dimension: int = DIMENSION) -> Upload:
+    """Make an upload of one round with one clicked item, a unit vector."""
     gram, moment = np.zeros((dimension, dimension)), np.zeros(dimension)
     gram[axis, axis] = moment[axis] = 1.0
-    return Statistics(gram, moment, 1, 1, 1)
-
-
-def make_unit_upload(agent: int, sequence: int, axis: int, dimension: int = DIMENSION) -> Upload:
-    """Make an upload of a unit vector."""
-    statistics = make_unit_statistics(axis, dimension)
-    return Upload(agent=agent, sequence=sequence, cause=Cause.FORCED, statistics=statistics)
+    return Upload(agent=agent, sequence=sequence, cause=Cause.FORCED, statistics=Statistics(gram, moment, 1, 1, 1))
 
 
 def make_entry(position: int, agent: int, sequence: int, axis: int = 0) -> LogEntry:
@@ -87,6 +82,11 @@ def read_snapshot(store: Store) -> tuple[int, bytes] | None:
     """Return the position and the bytes of the snapshot."""
     loaded = store.read_snapshot()
     return None if loaded is None else (loaded.position, b"".join(loaded.chunks))
+
+
+def is_replayed(store: Store, live: ServerState) -> bool:
+    """Return whether the log of a store gives the bits of a live state."""
+    return replay_log(store, live.policy, live.dimension).dump() == live.dump()
 
 
 class StoreContract:
@@ -300,89 +300,84 @@ class StoreContract:
             assert read_snapshot(again) == (1, b"whole")
 
     def test_replay_is_the_live_state_bit_for_bit(self) -> None:
-        store, policy = self.open(), POLICIES["fedc3ucb-h"].with_constants(alpha_d=0.05)
-        live = ServerState(policy, DIMENSION)
-        with store.transaction():
-            agents = [add_agent(store, bytes([name]) * 32, 1.0) for name in range(4)]
-            for number in range(40):
-                self._exchange(store, live, agents[number % 4], number // 4 + 1, number % 3)
-                if number == 25:
-                    save_snapshot(store, live)
-        assert live.clusters > 1
-        assert replay_log(store, policy, DIMENSION).dump() == live.dump()
-        with store.transaction():
-            store.commit_snapshot(0, [])
-        assert replay_log(store, policy, DIMENSION).dump() == live.dump()
-        with store.transaction():
-            forget(agents[1])(store, live)
-            self._exchange(store, live, agents[0], 50, 0)
-        store.run_maintenance(purge=True)
-        assert replay_log(store, policy, DIMENSION).dump() == live.dump()
-        assert agents[1] not in live.places
-        assert all(logged.upload.agent != agents[1] for logged in store.read_entries(after=0))
-        store.close()
+        with self._serve(GROUPS, agents=4) as (store, live, agents):
+            with store.transaction():
+                for number in range(40):
+                    self._exchange(store, live, agents[number % 4], number // 4 + 1, number % 3)
+                    if number == 25:
+                        save_snapshot(store, live)
+            assert live.clusters > 1
+            assert is_replayed(store, live)
+            with store.transaction():
+                store.commit_snapshot(0, [])
+            assert is_replayed(store, live)
+            with store.transaction():
+                forget(agents[1])(store, live)
+                self._exchange(store, live, agents[0], 50, 0)
+            store.run_maintenance(purge=True)
+            assert is_replayed(store, live)
+            assert agents[1] not in live.places
+            assert all(logged.upload.agent != agents[1] for logged in store.read_entries(after=0))
 
     def test_an_upload_counts_once(self) -> None:
-        store, live = self.open(), ServerState(POLICIES["fedc3ucb-h"], DIMENSION)
-        with store.transaction():
-            agent = add_agent(store, b"k" * 32, 1.0)
+        with self._serve(POLICIES["fedc3ucb-h"], agents=1) as (store, live, [agent]), store.transaction():
             self._exchange(store, live, agent, 1, 0)
             second = self._exchange(store, live, agent, 2, 1)
             assert self._exchange(store, live, agent, 2, 1) == second
             refusal = expect(Refused, lambda: self._exchange(store, live, agent, 1, 2))
-        assert isinstance(refusal, Refused)
-        assert refusal.reason == "conflict"
-        assert np.array_equal(np.diag(live.sum_statistics().gram), [1.0, 1.0, 0.0])
-        store.close()
+            assert isinstance(refusal, Refused)
+            assert refusal.reason == "conflict"
+            assert np.array_equal(np.diag(live.sum_statistics().gram), [1.0, 1.0, 0.0])
 
     def test_folded_uploads_are_the_same_state_and_can_be_verified(self) -> None:
-        store, policy = self.open(), POLICIES["fedc3ucb-h"].with_constants(alpha_d=0.05)
-        live = ServerState(policy, DIMENSION)
-        with store.transaction():
-            agents = [add_agent(store, bytes([name]) * 32, 1.0) for name in range(4)]
-        for day in range(1, 21):
-            with store.transaction():
-                self._exchange_all(store, live, agents, day)
-                if day in (10, 20):
-                    self._fold(store, live, 5.0, day)
-                if day == 15:
-                    forget(agents.pop(1))(store, live)
-            assert store.verify()[0] == live.position
-            assert replay_log(store, policy, DIMENSION).dump() == live.dump()
-        assert [store.sum_uploads(agent)[:2] for agent in agents] == [(20, 20)] * 3
-        assert [totals.uploads for totals in store.sum_by_agent(live.position)] == [20] * 3
-        assert len(list(store.read_entries(after=0))) == 3 * 6
-        store.close()
+        with self._serve(GROUPS, agents=4) as (store, live, agents):
+            for day in range(1, 21):
+                with store.transaction():
+                    self._exchange_all(store, live, agents, day)
+                    if day in (10, 20):
+                        self._fold(store, live, 5.0, day)
+                    if day == 15:
+                        forget(agents.pop(1))(store, live)
+                assert store.verify()[0] == live.position
+                assert is_replayed(store, live)
+            assert [store.sum_uploads(agent)[:2] for agent in agents] == [(20, 20)] * 3
+            assert [totals.uploads for totals in store.sum_by_agent(live.position)] == [20] * 3
+            assert len(list(store.read_entries(after=0))) == 3 * 6
 
     def test_changes_are_logged_replayed_folded_and_forgotten(self) -> None:
         policy = POLICIES["population"].with_constants(drift="restart")
         warm_up(policy, DIMENSION)  # compile before a transaction is open
-        store, live = self.open(), ServerState(policy, DIMENSION)
-        with store.transaction():
-            agents = [add_agent(store, bytes([name]) * 32, 1.0) for name in range(3)]
-        for day in range(1, 16):
+        with self._serve(policy, agents=3) as (store, live, agents):
+            for day in range(1, 16):
+                with store.transaction():
+                    self._exchange_all(store, live, agents, day, changes=True)
+                    if day == 3:
+                        save_snapshot(store, live)
+                    if day == 7:
+                        store.commit_snapshot(0, [])
+                    if day == 9:
+                        self._fold(store, live, 3.0, day)
+                    if day == 12:
+                        forget(agents.pop(0))(store, live)
+                assert store.verify()[0] == live.position
+                assert is_replayed(store, live)
+            assert [live.get_statistics(agent).rounds for agent in agents] == [5, 1]
+            assert live.sum_statistics().rounds == live.rounds == live.observations == 5 + 1
+            assert [store.sum_uploads(agent).last_change for agent in agents] == [11, 15]
+            folded = [entry.upload for entry in store.read_entries(after=0) if entry.upload.sequence <= 6]
+            assert [upload.cause for upload in folded] == [Cause.CHANGE] * 2
+            assert [store.sum_uploads(agent).uploads for agent in agents] == [15, 15]
             with store.transaction():
-                self._exchange_all(store, live, agents, day, changes=True)
-                if day == 3:
-                    save_snapshot(store, live)
-                if day == 7:
-                    store.commit_snapshot(0, [])
-                if day == 9:
-                    self._fold(store, live, 3.0, day)
-                if day == 12:
-                    forget(agents.pop(0))(store, live)
-            assert store.verify()[0] == live.position
-            assert replay_log(store, policy, DIMENSION).dump() == live.dump()
-        assert [live.get_statistics(agent).rounds for agent in agents] == [5, 1]
-        assert live.sum_statistics().rounds == live.rounds == live.observations == 5 + 1
-        assert [store.sum_uploads(agent).last_change for agent in agents] == [11, 15]
-        folded = [entry.upload for entry in store.read_entries(after=0) if entry.upload.sequence <= 6]
-        assert [upload.cause for upload in folded] == [Cause.CHANGE] * 2
-        assert [store.sum_uploads(agent).uploads for agent in agents] == [15, 15]
-        with store.transaction():
-            forget(agents.pop())(store, live)
-        assert live.sum_statistics().rounds == live.rounds == 5
-        store.close()
+                forget(agents.pop())(store, live)
+            assert live.sum_statistics().rounds == live.rounds == 5
+
+    @contextmanager
+    def _serve(self, policy: Policy, agents: int) -> Iterator[tuple[Store, ServerState, list[int]]]:
+        """Open a store with a server's state and enrolled agents."""
+        with closing(self.open()) as store:
+            with store.transaction():
+                numbers = [add_agent(store, bytes([name]) * 32, 1.0) for name in range(agents)]
+            yield store, ServerState(policy, DIMENSION), numbers
 
     _nonce = 0
 

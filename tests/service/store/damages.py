@@ -24,7 +24,6 @@ from fedcascade.service.server.state import ServerState, replay_log
 from fedcascade.service.store.contract import add_agent
 from fedcascade.service.store.epoch import load_epoch
 from fedcascade.service.store.open import open_store
-from fedcascade.service.store.sql import TABLES
 from fedcascade.testing.stores import make_unit_upload, record_upload
 
 POLICY, DIMENSION, AGENTS, UPLOADS = POLICIES["fedc3ucb-h"], 8, 12, 240
@@ -60,7 +59,7 @@ def read_all(path: Path) -> Any:
         store.verify()
         with store.transaction():
             state = replay_log(store, POLICY, DIMENSION)
-        return state.dump(), [sorted(map(repr, rows)) for table in TABLES for _, rows in store.read_table(table)]  # type: ignore[attr-defined]
+        return state.dump(), [(table, sorted(map(repr, rows))) for table, _, rows in store.read_tables()]  # type: ignore[attr-defined]
 
 
 def damage(body: bytes, random: np.random.Generator) -> tuple[bytes, list[int]]:

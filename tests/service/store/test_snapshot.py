@@ -9,7 +9,7 @@ import pytest
 
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.store.snapshot import CHUNK_BYTES, copy_state, encode_state, gather_chunks, read_state
-from fedcascade.testing.stores import make_unit_statistics
+from fedcascade.testing.stores import make_unit_upload
 
 
 def make_state() -> dict[str, Any]:
@@ -22,7 +22,7 @@ def make_state() -> dict[str, Any]:
         "slice": random.random((400, 400))[::2, 1:],
         "whole numbers": np.arange(5),
         "bits": random.random((1_001, 37)) < 0.5,
-        "nested": {7: {"statistics": make_unit_statistics(1)}},
+        "nested": {7: {"statistics": make_unit_upload(1, 1, axis=1).statistics}},
     }
 
 

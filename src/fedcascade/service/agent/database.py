@@ -18,16 +18,7 @@ from weakref import WeakSet
 from fedcascade.checks import require
 from fedcascade.platforms import is_running, sync_file
 from fedcascade.service.agent.old_files import read_old_agents
-from fedcascade.service.agent.sealed_rows import (
-    PUT_ENTRY,
-    SHARED,
-    AgentRows,
-    DamagedAgents,
-    Run,
-    insert_agent,
-    seal,
-    unseal,
-)
+from fedcascade.service.agent.sealed_rows import SHARED, AgentRows, DamagedAgents, Run, insert_agent, put_shared, unseal
 
 # ``version`` is a random number that changes with the entries, and ``digest`` seals the row and the names of its
 # entries. ``lease`` is the process that may send the agent's uploads until ``lease_until``.
@@ -56,6 +47,7 @@ HOLDER_BITS = 31
 FREE_LEASES = "UPDATE pool_agent SET lease_until = 0 WHERE unsent + unsettled > 0 AND lease = ?"
 BUSY_SECONDS = 20.0  # a process waits this long for the others of a file
 MOST_CHECKED = 64 * 2**20  # bytes of a file whose pages are checked when it is opened
+CLOSED = "this store of agents is closed: open it again"
 FAILURES = (sqlite3.Error, UnicodeDecodeError)  # the latter if a damaged name is not text
 # Failures after which the same call may succeed; any other error means damage.
 TEMPORARY = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN",
@@ -109,8 +101,8 @@ class AgentDatabase:
     def add_agent(self, name: str) -> int:
         """Return the number of a user's agent; add one for a new name."""
         with self.transaction() as run:
-            row = run("SELECT number FROM pool_agent WHERE name = ?", name)
-            return int((row or insert_agent(run, name))[0][0])
+            rows = run("SELECT number FROM pool_agent WHERE name = ?", name)
+            return int(rows[0][0]) if rows else insert_agent(run, name)
 
     def list_names(self) -> list[str]:
         with self.transaction() as run:
@@ -148,7 +140,7 @@ class AgentDatabase:
 
     def put_shared(self, name: str, body: bytes) -> None:
         with self.transaction() as run:
-            run(PUT_ENTRY, SHARED, name, seal(SHARED, name, body))
+            put_shared(run, name, body)
 
 
 class AgentFile(AgentDatabase):
@@ -212,7 +204,7 @@ class AgentFile(AgentDatabase):
     def transaction(self) -> Iterator[Run]:
         self.require_same_process()
         with self._lock:
-            require(not self.is_closed, "this agent is closed: connect again")
+            require(not self.is_closed, CLOSED)
             try:
                 self._run("BEGIN IMMEDIATE")
                 try:
@@ -265,10 +257,6 @@ class AgentFile(AgentDatabase):
                 self._connection.close()
             self.is_closed = True
 
-    def abandon(self) -> None:
-        """Keep this connection open for ever: a fork that closed it would delete the log of its parent."""
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
-
 
 def _get_code(error: Exception) -> str:
     return str(getattr(error, "sqlite_errorname", None) or "")
@@ -278,8 +266,9 @@ _OPEN_FILES: WeakSet[AgentFile] = WeakSet()
 
 
 def _abandon_all() -> None:
+    """Keep connections open for ever: a fork that closed one would delete the log of its parent."""
     for file in list(_OPEN_FILES):
-        file.abandon()
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(file._connection))
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no forks

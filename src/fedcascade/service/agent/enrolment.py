@@ -164,15 +164,14 @@ class ServerLink:
         key, token = memory.update(prepare)
         if token is None and can_mint:
             is_new = not memory.state.enrolment.agent
-            if not is_new or self.mint is None:
-                raise Refused(403, "enrolment", EMPTY_STOCK if is_new and memory.name else NO_TOKEN)
-            with self._minting:  # one thread makes tokens for those that wait
-                key, token = memory.update(prepare)
-                if token is None:
-                    self._fill_stock(memory.database)
+            if is_new and self.mint is not None:
+                with self._minting:  # one thread makes tokens for those that wait
                     key, token = memory.update(prepare)
+                    if token is None:
+                        self._fill_stock(memory.database)
+                        key, token = memory.update(prepare)
             if token is None:
-                raise Refused(403, "enrolment", EMPTY_STOCK)
+                raise Refused(403, "enrolment", EMPTY_STOCK if is_new and memory.name else NO_TOKEN)
         return key, token
 
     def _fill_stock(self, database: AgentDatabase) -> None:

@@ -19,14 +19,14 @@ from fedcascade.service.agent.database import AgentDatabase, StoreAway
 from fedcascade.service.agent.entries import ENROLMENT, IDENTITY, decode_state, encode_part, list_parts
 from fedcascade.service.agent.ledger import SavedState, follow, take_prior
 from fedcascade.service.agent.options import PolicyCache
+from fedcascade.service.agent.saved_lists import SavedLists
 from fedcascade.service.agent.sealed_rows import (
-    NEW,
-    SIZE,
     UNSETTLED,
     UPLOAD,
     DamagedAgents,
     Run,
-    digest_agent,
+    read_entries,
+    read_values,
     save_entries,
     unseal,
 )
@@ -104,6 +104,11 @@ class LocalMemory:
         """A function that runs statements of the transaction under way."""
         assert self._run is not None
         return self._run
+
+    @property
+    def lists(self) -> SavedLists:
+        """The agent's lists, in the transaction under way."""
+        return SavedLists(self.run, self.database.title, self.number)
 
     def get(self, name: str) -> bytes | None:
         """Return an entry of the agent's identity, as it was put or read last."""
@@ -192,28 +197,19 @@ class LocalMemory:
         """Read all entries if their version is not the one in memory, and check their digests."""
         if version == self._saved.version:
             return
-        row = "SELECT name, unsent, unsettled, digest FROM pool_agent WHERE number = ?"
-        [(name, *waiting, digest)] = self.run(row, self.number)
-        rows = self.run("SELECT name, value FROM pool_entry WHERE agent = ?", self.number)
-        values, title = {entry: bytes(value) for entry, value in rows}, self.database.title
         try:
-            entries = {entry: unseal(title, self.number, entry, value) for entry, value in values.items()}
-            digests = {entry: value[:SIZE] for entry, value in values.items()}
-            known = digest_agent((self.number, name, version, *waiting), digests)
-            is_whole = name == self.name and (not values if version == NEW else known == bytes(digest))
-            if not is_whole:
-                raise DamagedAgents(title, f"the row of agent {self.number}")
+            entries, digests = read_entries(self.run, self.database.title, self.number, self.name, version)
         except DamagedAgents as damage:
             if not self._start_over:
                 raise
             log.warning("user '%s' starts over: %s", self.name, damage)
-            version, digests, entries = self._keep_identity(values)
+            version, digests, entries = self._keep_identity()
         identity = {entry: entries[entry] for entry in IDENTITY if entry in entries}
         self._saved = Saved(version, digests, identity, self._decode(entries))
 
-    def _keep_identity(self, values: Mapping[str, bytes]) -> tuple[int, dict[str, bytes], dict[str, bytes]]:
+    def _keep_identity(self) -> tuple[int, dict[str, bytes], dict[str, bytes]]:
         """Keep the undamaged entries of the agent's identity; delete all others, and all lists."""
-        kept = {UNSETTLED: b"true"}
+        kept, values = {UNSETTLED: b"true"}, read_values(self.run, self.number)
         for name in IDENTITY:
             with suppress(DamagedAgents, KeyError):
                 kept[name] = unseal(self.database.title, self.number, name, values[name])

@@ -5,15 +5,14 @@ import sqlite3
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-from fedcascade.checks import require
 from fedcascade.service.agent.client import AgentClient
 from fedcascade.service.agent.database import FAILURES, AgentDatabase, AgentFile
 from fedcascade.service.agent.enrolment import ServerLink, TokenSource
@@ -148,7 +147,8 @@ class AgentPool(AbstractContextManager["AgentPool", None]):
 
         Only the first agent of a new store waits for the server, for its terms.
         """
-        with self._hold():
+        self._database.require_same_process()
+        with self._lock:
             known = self._agents.get(name)
         if known is not None and known.memory.has_changed() and known.memory.has_left:
             known = None
@@ -156,7 +156,7 @@ class AgentPool(AbstractContextManager["AgentPool", None]):
         if known is None:
             options, introduce = self._options, partial(self._link.introduce, self._database)
             memory = LocalMemory(self._database, name, self._policies, introduce, start_over=options.start_over)
-        with self._hold():
+        with self._lock:
             agent = self._agents.get(name)
             if memory is not None and (agent is None or agent.memory.has_left):
                 exchanger = Exchanger(memory, self._link, self._options.pauses)
@@ -191,19 +191,16 @@ class AgentPool(AbstractContextManager["AgentPool", None]):
 
     def add_tokens(self, tokens: Iterable[str]) -> None:
         """Add one-time enrolment tokens for new agents."""
-        with self._hold():
-            self._database.add_tokens(tokens)
+        self._database.add_tokens(tokens)
 
     def list_names(self) -> list[str]:
         """List the names of all users with an agent."""
-        with self._hold():
-            return self._database.list_names()
+        return self._database.list_names()
 
     @property
     def unsent(self) -> int:
         """The number of unanswered uploads of all agents."""
-        with self._hold():
-            return self._database.count_uploads()
+        return self._database.count_uploads()
 
     @property
     def trouble(self) -> str | None:
@@ -225,13 +222,6 @@ class AgentPool(AbstractContextManager["AgentPool", None]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    @contextmanager
-    def _hold(self) -> Iterator[None]:
-        self._database.require_same_process()
-        with self._lock:
-            require(not self._database.is_closed, "this pool is closed: open it again")
-            yield
 
 
 class SinglePool(AgentPool):

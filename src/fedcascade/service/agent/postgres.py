@@ -13,7 +13,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from fedcascade.checks import require
-from fedcascade.service.agent.database import SCHEMA, AgentDatabase, StoreAway
+from fedcascade.service.agent.database import CLOSED, SCHEMA, AgentDatabase, StoreAway
 from fedcascade.service.agent.sealed_rows import AgentRows, Run
 
 LOCK = 0x6665_6470  # an arbitrary number that identifies the advisory lock of new tables
@@ -49,7 +49,8 @@ class AgentPostgres(AgentDatabase):
         parts = conninfo_to_dict(self._address)
         super().__init__(f"postgresql://{parts.get('host', '')}/{parts.get('dbname', '')}")
         self._free: LifoQueue[psycopg.Connection[Any] | None] = LifoQueue()  # None stands for one that is not open
-        self._fill()
+        for _ in range(CONNECTIONS):
+            self._free.put(None)
         try:
             with self.transaction() as run:
                 self._create_tables(run)
@@ -63,16 +64,12 @@ class AgentPostgres(AgentDatabase):
             for statement in SCHEMA.format(key=key, bytes="BYTEA", real="DOUBLE PRECISION").split(";"):
                 run(statement)
 
-    def _fill(self) -> None:
-        for _ in range(CONNECTIONS):
-            self._free.put(None)
-
     @contextmanager
     def transaction(self) -> Iterator[Run]:
         self.require_same_process()
         connection = self._free.get()
         try:
-            require(not self.is_closed, "this agent is closed: connect again")
+            require(not self.is_closed, CLOSED)
             if connection is None:
                 connection = psycopg.Connection.connect(self._address, autocommit=True, prepare_threshold=None)
             connection.execute(BEGIN)
@@ -102,8 +99,7 @@ class AgentPostgres(AgentDatabase):
 
     def close(self) -> None:
         self.is_closed = True
-        for _ in range(CONNECTIONS):
-            connection = self._free.get()  # waits for a transaction under way
+        for connection in [self._free.get() for _ in range(CONNECTIONS)]:  # waits for transactions under way
             if connection is not None:
                 connection.close()
-        self._fill()
+            self._free.put(None)

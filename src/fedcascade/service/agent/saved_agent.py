@@ -27,20 +27,7 @@ from fedcascade.service.agent.entries import HISTORY
 from fedcascade.service.agent.ledger import SavedState, correct, estimate_round, expect_reward, learn_list, take_back
 from fedcascade.service.agent.memory import GONE, LocalMemory
 from fedcascade.service.agent.options import AgentOptions
-from fedcascade.service.agent.saved_lists import (
-    DROP_LISTS,
-    OPEN,
-    RECORDED,
-    UNREWARDED,
-    OpenList,
-    SavedList,
-    close_list,
-    drop_unrewarded,
-    insert_list,
-    pack_list,
-    read_lists,
-    read_recorded,
-)
+from fedcascade.service.agent.saved_lists import OPEN, RECORDED, UNREWARDED, OpenList, SavedList, SavedLists
 from fedcascade.service.protocol.validation import check_upload
 
 IMPRESSION_BITS = 53  # of a random number that names a list; JSON keeps it in every language
@@ -90,21 +77,16 @@ class SavedAgent:
                 users=state.agents, dimension=terms.dimension, list_length=length, rounds=estimate_round(state)
             )
             shown = choose_list(memory.policy, state.local, offered, words, attributes, oracle=oracle, problem=problem)
-            saved = pack_list(shown, 1 + secrets.randbits(IMPRESSION_BITS), options.clock.now(), kept)
-            self._insert_list(saved)
+            saved = SavedList.pack(shown, 1 + secrets.randbits(IMPRESSION_BITS), options.clock.now(), kept)
+            memory.lists.insert(saved)
+            oldest = -math.inf if options.record_lists else saved.shown_at - options.keep_seconds
+            arrival = saved.arrival
+            memory.lists.drop_expired(arrival - options.keep_lists, arrival - options.record_lists, oldest)
             later = state._replace(local=state.local._replace(arrivals=shown.impression))
             return later, replace(shown, impression=saved.impression)
 
         with self._hold():
             return memory.update(show, is_saved=False)  # the newest list has the number of arrivals
-
-    def _insert_list(self, saved: SavedList) -> None:
-        """Save a list for its feedback, and drop expired ones."""
-        options, memory = self._options, self.memory
-        insert_list(memory.run, memory.number, saved)
-        oldest = -math.inf if options.record_lists else saved.shown_at - options.keep_seconds
-        floors = saved.arrival - options.keep_lists, saved.arrival - options.record_lists
-        memory.run(DROP_LISTS, memory.number, *floors, oldest, memory.number)
 
     def feedback(
         self,
@@ -166,7 +148,7 @@ class SavedAgent:
             after = replace(seen, rewards=split_reward(value, len(seen.clicks)))
             self._close_list(state.local, saved, after, is_rewarded=True)
             shown = saved.unpack(self.id, state.local.dimension)
-            return correct(self.memory.policy, state, shown, seen, after.values, saved.content.round), None
+            return correct(self.memory.policy, state, shown, seen, after.values, saved.round), None
 
         with self._hold():
             self.memory.update(learn)
@@ -176,13 +158,13 @@ class SavedAgent:
         is_recorded = saved.arrival > local.arrivals - self._options.record_lists
         kept = UNREWARDED if not is_rewarded else RECORDED if is_recorded else None
         round_ = 0 if local.own is None else local.own_total.rounds
-        close_list(self.memory.run, self.memory.number, saved, seen, kept, round_)
+        self.memory.lists.close(saved, seen, kept, round_)
 
     def _follow_user(self, before: LocalState, after: LocalState, seen: Examination) -> None:
         """Drop the lists that wait for a reward if the user has changed at this list."""
         is_followed = self.memory.policy.changes is not None
         if is_followed and after.own_total.count < before.own_total.count + seen.examined:
-            drop_unrewarded(self.memory.run, self.memory.number)
+            self.memory.lists.drop_unrewarded()
 
     def learn(
         self,
@@ -249,7 +231,7 @@ class SavedAgent:
 
         def start_over(state: SavedState) -> tuple[SavedState, None]:
             local = restart(self.memory.policy, state.local, Statistics.zero(state.local.dimension))
-            drop_unrewarded(self.memory.run, self.memory.number)
+            self.memory.lists.drop_unrewarded()
             return state._replace(local=local), None
 
         with self._hold():
@@ -264,7 +246,7 @@ class SavedAgent:
         rows, advice = self._read_lists(RECORDED), "connect with record_lists=1000, and give feedback"
         require(len(rows) > 0, f"{self.memory.title} has no recorded list: {advice}")
         dimension = self.memory.state.local.dimension
-        log = concatenate([read_recorded(row, self.id, dimension) for row in rows])
+        log = concatenate([row.to_log(self.id, dimension) for row in rows])
         return log if np.any(log.rewards != log.clicks) else replace(log, rewards=None)
 
     def open_lists(self) -> list[OpenList]:
@@ -273,9 +255,8 @@ class SavedAgent:
         return [OpenList(each.impression, each.items, each.shown_at) for each in lists if each.shown_at >= oldest]
 
     def _read_lists(self, is_open: int) -> list[SavedList]:
-        memory = self.memory
-        with self._hold(), memory.database.transaction() as run:
-            return list(read_lists(run, memory.database.title, memory.number, is_open))
+        with self._hold(), self.memory.database.transaction() as run:
+            return SavedLists(run, self.memory.database.title, self.memory.number).read(is_open)
 
     def erase(self) -> None:
         """Delete this agent from its store, not from the server; it cannot be used again."""
@@ -318,9 +299,7 @@ class SavedAgent:
         """Read a list by its number; reject an expired one, and a list of another agent, process or life."""
         number = read_index("impression", impression.impression if isinstance(impression, ShownList) else impression)
         memory, options = self.memory, self._options
-        found = abs(number) < 2**63 and list(
-            read_lists(memory.run, memory.database.title, memory.number, is_open, impression=number)
-        )
+        found = memory.lists.read(is_open, number) if abs(number) < 2**63 else []
         if not found or found[0].shown_at < options.clock.now() - options.keep_seconds:
             kept = f"a list expires after {options.keep_lists} newer ones or {options.keep_seconds / 86_400:g} days"
             state, what = ("open list", "feedback") if is_open == OPEN else ("list without its reward", "it")

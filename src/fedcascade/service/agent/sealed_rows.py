@@ -38,6 +38,31 @@ def unseal(title: str, agent: int, name: str, value: bytes) -> bytes:
     return body
 
 
+def put_shared(run: Run, name: str, body: bytes) -> None:
+    """Write an entry that all agents share."""
+    run(PUT_ENTRY, SHARED, name, seal(SHARED, name, body))
+
+
+def read_values(run: Run, agent: int) -> dict[str, bytes]:
+    """Read the entries of an agent as they are stored, with their digests."""
+    return {name: bytes(value) for name, value in run("SELECT name, value FROM pool_entry WHERE agent = ?", agent)}
+
+
+def read_entries(
+    run: Run, title: str, agent: int, name: str, version: int
+) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """Read all entries of an agent and their digests; raise ``DamagedAgents`` if they are not as they were written."""
+    columns = "name, unsent, unsettled, digest"
+    [(written, *waiting, digest)] = run(f"SELECT {columns} FROM pool_agent WHERE number = ?", agent)
+    values = read_values(run, agent)
+    entries = {entry: unseal(title, agent, entry, value) for entry, value in values.items()}
+    digests = {entry: value[:SIZE] for entry, value in values.items()}
+    is_new = version == NEW and not values
+    if written != name or not (is_new or digest_agent((agent, name, version, *waiting), digests) == bytes(digest)):
+        raise DamagedAgents(title, f"the row of agent {agent}")
+    return entries, digests
+
+
 def digest_agent(row: tuple[Any, ...], digests: Mapping[str, bytes]) -> bytes:
     """Compute the digest of an agent's number, name, version and counts, and of the digests of its entries."""
     digest = blake2b(repr(row).encode(), digest_size=SIZE)
@@ -46,17 +71,17 @@ def digest_agent(row: tuple[Any, ...], digests: Mapping[str, bytes]) -> bytes:
     return digest.digest()
 
 
-def insert_agent(run: Run, name: str, entries: Mapping[str, bytes] | None = None) -> AgentRows:
-    """Add an agent, with its entries if it has any; return its number as a row."""
+def insert_agent(run: Run, name: str, entries: Mapping[str, bytes] | None = None) -> int:
+    """Add an agent, with its entries if it has any; return its number."""
     added = run(
         "INSERT INTO pool_agent (name, version, unsent, unsettled, digest) VALUES (?, ?, 0, 0, ?) "
         "ON CONFLICT (name) DO NOTHING RETURNING number",
         *(name, NEW, b""),
     )
-    added = added or run("SELECT number FROM pool_agent WHERE name = ?", name)  # another process was faster
+    [[number]] = added or run("SELECT number FROM pool_agent WHERE name = ?", name)  # another process was faster
     if entries:
-        save_entries(run, int(added[0][0]), name, entries, {})
-    return added
+        save_entries(run, int(number), name, entries, {})
+    return int(number)
 
 
 def save_entries(

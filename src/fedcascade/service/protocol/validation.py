@@ -183,10 +183,4 @@ def corrects(statistics: Statistics, earlier: Statistics) -> bool:
 @jit
 def can_factorise(gram: linear.Matrix, added: linear.Matrix, lambda_: float) -> bool:
     """Return whether lambda I + gram + added has a Cholesky factor."""
-    total = np.empty_like(gram)
-    for i in range(gram.shape[0]):
-        for j in range(gram.shape[0]):
-            total[i, j] = gram[i, j] + added[i, j]
-        total[i, i] += lambda_
-    linear.factorise(total)
-    return bool(np.isfinite(linear.compute_log_det(total)))
+    return bool(np.isfinite(linear.compute_log_det(linear.factorise_shifted(gram + added, lambda_))))

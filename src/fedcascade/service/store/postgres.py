@@ -7,51 +7,40 @@ such as PgBouncer may use another connection for each transaction.
 import re
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from fedcascade.checks import require
-from fedcascade.service.store.sql import EXPORT_ROWS, MIGRATIONS
+from fedcascade.service.store.sql import MIGRATIONS
 from fedcascade.service.store.sql_store import SqlStore
 
 LOCK = 0x6665_6463  # an arbitrary number that identifies the advisory lock
 POLL_SECONDS = 0.1  # between two readings of the clock in a wait
 # To detect dead connections; the URL of the store may override them.
 CONNECTION: dict[str, Any] = {
+    "connect_timeout": 5,  # seconds, for each host
     "target_session_attrs": "read-write",  # of several hosts, the primary
     "keepalives_idle": 5,
     "keepalives_interval": 2,
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,  # milliseconds that sent data may stay unacknowledged
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Patience:
-    """Time limits of the store, in seconds.
-
-    Attributes:
-        connect: for a connection to one host.
-        silence: without a byte from the database while a statement runs; enforced by the client.
-        lock: for the lock that serialises writers.
-        statement: for one statement, enforced by the database in case its client is gone.
-        idle: within a transaction, until the database ends it so that other servers can write.
-    """
-
-    connect: int = 5
-    silence: float = 10.0
-    lock: float = 5.0
-    statement: float = 60.0
-    idle: float = 30.0
+SILENCE_SECONDS = 10.0  # without a byte from the database while a statement runs
+LONG_SILENCE_SECONDS = 3_600.0  # the same for a migration or a restore
+LIMITS = {  # in milliseconds; the database enforces them, in case its client is gone
+    "statement_timeout": 60_000,
+    "lock_timeout": 5_000,  # for the lock that serialises writers
+    "idle_in_transaction_session_timeout": 30_000,  # then other servers can write
+}
 
 
 class BoundedConnection(psycopg.Connection[Any]):
     """A connection that gives up after ``silence`` seconds without a byte, or when another thread interrupts it."""
 
-    silence = 10.0
+    silence = SILENCE_SECONDS
     interrupted = False
 
     def wait(self, gen: Any, interval: float = POLL_SECONDS, timeout: float | None = None) -> Any:
@@ -84,10 +73,6 @@ class SilentConnection(psycopg.OperationalError):
     """The database does not answer, and the outcome of the statement is unknown."""
 
 
-class UnconfirmedCommit(psycopg.OperationalError):
-    """A commit with a warning, for example that the standby has not confirmed it."""
-
-
 class PostgresStore(SqlStore):
     """A database that several servers share; a transaction holds an advisory lock, so positions have no gaps.
 
@@ -99,12 +84,10 @@ class PostgresStore(SqlStore):
     begin_reading: ClassVar[str] = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
     column_types: ClassVar[Mapping[str, str]] = {"integer": "BIGINT", "real": "DOUBLE PRECISION", "bytes": "BYTEA"}
 
-    def __init__(self, connection: BoundedConnection, patience: Patience) -> None:
+    def __init__(self, connection: BoundedConnection) -> None:
         super().__init__(connection)
-        self.begin = (build_begin(patience),)
-        self._patience = patience
+        self.begin = (build_begin(),)
         self._warnings: list[str] = []
-        connection.silence = patience.silence
         connection.add_notice_handler(lambda notice: self._warnings.append(notice.message_primary or "a warning"))
 
     def run(self, statement: str, *values: Any) -> Any:
@@ -113,7 +96,7 @@ class PostgresStore(SqlStore):
         return self.connection.execute(statement.replace("?", "%s"), values or None, binary=bool(values))
 
     def commit(self) -> None:
-        """Commit; raise ``UnconfirmedCommit`` at a warning.
+        """Commit; raise an error at a warning, for example that the standby has not confirmed it.
 
         A cancelled wait for the standby ends in a warning, not in an error. So only the client limits the time of a
         commit.
@@ -124,18 +107,14 @@ class PostgresStore(SqlStore):
         while cursor.nextset():
             pass
         if self._warnings or cursor.statusmessage != "COMMIT":
-            raise UnconfirmedCommit("; ".join(self._warnings) or f"COMMIT became {cursor.statusmessage}")
+            raise psycopg.OperationalError("; ".join(self._warnings) or f"COMMIT became {cursor.statusmessage}")
 
-    def read_table(self, table: str) -> Iterator[tuple[list[str], list[list[Any]]]]:
-        """Read a table through a server-side cursor, to bound memory."""
-        self.run(f"DECLARE export CURSOR FOR SELECT * FROM {table}")
-        while True:
-            cursor = self.run(f"FETCH {EXPORT_ROWS} FROM export")
-            rows = cursor.fetchall()
-            if not rows:
-                break
-            yield [column.name for column in cursor.description], [list(row) for row in rows]
-        self.run("CLOSE export")
+    @contextmanager
+    def stream(self, statement: str) -> Iterator[Any]:
+        """Read through a server-side cursor, to bound memory."""
+        self.flush()
+        with self.connection.cursor("export", binary=True) as cursor:
+            yield cursor.execute(statement)
 
     def copy_rows(self, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         names = ", ".join(columns)
@@ -145,20 +124,15 @@ class PostgresStore(SqlStore):
 
     def expect_long_statements(self) -> None:
         self.run("SET LOCAL statement_timeout = 0")
-        self.connection.silence = max(3_600.0, self._patience.silence)
+        self.connection.silence = LONG_SILENCE_SECONDS
 
     def interrupt(self) -> None:
         self.connection.interrupted = True
 
 
-def build_begin(patience: Patience) -> str:
+def build_begin() -> str:
     """Build the start of a transaction: its time limits, the writers' lock, and a message to commit."""
-    limits = {
-        "statement_timeout": patience.statement,
-        "lock_timeout": patience.lock,
-        "idle_in_transaction_session_timeout": patience.idle,
-    }
-    settings = [f"SET LOCAL {name} = {round(1000 * seconds)}" for name, seconds in limits.items()]
+    settings = [f"SET LOCAL {name} = {limit}" for name, limit in LIMITS.items()]
     # Commits are durable even if the database is configured otherwise.
     kept = "CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END"
     durable = f"set_config('synchronous_commit', {kept}, true)"
@@ -169,13 +143,10 @@ def build_begin(patience: Patience) -> str:
     return "; ".join(["BEGIN", *settings, "SET LOCAL client_min_messages = warning", turn])
 
 
-def open_postgres(
-    url: str, migrations: Sequence[str] | None = MIGRATIONS, *, patience: Patience | None = None
-) -> PostgresStore:
+def open_postgres(url: str, migrations: Sequence[str] | None = MIGRATIONS) -> PostgresStore:
     """Connect to the primary of the hosts in the URL, and migrate the database unless ``migrations`` is None."""
-    patience = patience or Patience()
     try:
-        address = make_conninfo("", **({"connect_timeout": patience.connect} | CONNECTION | conninfo_to_dict(url)))
+        address = make_conninfo("", **(CONNECTION | conninfo_to_dict(url)))
         connection = BoundedConnection.connect(address, autocommit=True, prepare_threshold=None)
         schema = re.search(r"search_path=(tenant_\w+)", str(conninfo_to_dict(address).get("options") or ""))
         if schema is not None and migrations is not None:
@@ -183,9 +154,9 @@ def open_postgres(
             [current] = connection.execute("SELECT current_schema()").fetchone() or [None]
             advice = "a pooler may drop it; connect to PostgreSQL itself, or give the tenant a store of its own"
             require(current == schema[1], f"the connection ignores search_path={schema[1]}: {advice}")
-        store = PostgresStore(connection, patience).prepare(migrations)
+        store = PostgresStore(connection).prepare(migrations)
     except psycopg.Error as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"cannot open the store: {reason.replace(url, 'its address')}") from None
-    connection.silence = patience.silence
+    connection.silence = BoundedConnection.silence
     return store

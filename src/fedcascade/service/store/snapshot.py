@@ -159,8 +159,7 @@ def _encode_pieces(value: Any) -> Iterator[bytes | Piece]:
         case np.ndarray():
             yield from _encode_array(value.dtype, value.shape, *_cut_rows(value))
         case ChangedRows():
-            yield _encode_array_head(value.dtype, value.shape)
-            yield b"\xdd" + len(value.digests).to_bytes(4)
+            yield from _encode_array(value.dtype, value.shape, len(value.digests), ())
             for number in range(len(value.digests)):
                 rows = value.pieces.get(number)
                 body = None if rows is None else msgspec.msgpack.encode(np.ascontiguousarray(rows).data.cast("B"))
@@ -187,13 +186,9 @@ def _encode_pieces(value: Any) -> Iterator[bytes | Piece]:
 def _encode_array(
     dtype: np.dtype[Any], shape: tuple[int, ...], count: int, pieces: Iterable[bytes | memoryview]
 ) -> Iterator[bytes]:
-    yield _encode_array_head(dtype, shape)
+    yield b"\x94" + b"".join(map(msgspec.msgpack.encode, ("array", dtype.str, list(shape))))
     yield b"\xdd" + count.to_bytes(4)
     yield from map(msgspec.msgpack.encode, pieces)
-
-
-def _encode_array_head(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    return b"\x94" + b"".join(map(msgspec.msgpack.encode, ("array", dtype.str, list(shape))))
 
 
 def _find_step(rows: NDArray[Any]) -> int:

@@ -5,10 +5,9 @@ changes; a new layout is a new migration at the end.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, ClassVar, Self
 
-EXPORT_ROWS = 256
 TABLES = ("setting", "agent", "nonce", "upload", "erased", "event", "snapshot", "chunk", "journal", "move", "audit")
 # Entries form a hash chain; ``erased`` has the digests of erased uploads, ``event`` the entries that are not uploads.
 # ``uploads`` and ``exchanges`` count the originals of a folded row, and ``folded`` is the last sequence number of an
@@ -108,12 +107,9 @@ class SqlDatabase:
             with suppress(*self.failures):
                 self.run("ROLLBACK")
 
-    def read_table(self, table: str) -> Iterator[tuple[list[str], list[list[Any]]]]:
-        """Read a table in pieces: names of columns and some rows."""
-        cursor = self.run(f"SELECT * FROM {table}")
-        columns = [column[0] for column in cursor.description]
-        while rows := cursor.fetchmany(EXPORT_ROWS):
-            yield columns, [list(row) for row in rows]
+    def stream(self, statement: str) -> AbstractContextManager[Any]:
+        """Run a query whose rows are fetched in pieces; the value is its cursor."""
+        return nullcontext(self.run(statement))
 
     def commit(self) -> None:
         """Commit; raise if the database does not confirm it."""

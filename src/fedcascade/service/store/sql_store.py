@@ -22,6 +22,7 @@ CONDITIONS: dict[AgentState, str] = {
     "idle": "upload.position IS NULL",
     "revoked": "revoked IS NOT NULL",
 }
+EXPORT_ROWS = 256  # rows per piece of a table in a backup
 CHUNKS_READ = 256  # chunks per statement: some 4 MB
 DELETED_PER_CHUNK = 2  # unused chunks deleted per chunk written
 NONCE_SECONDS = 3_600  # lifetime of nonces, far longer than that of a signature
@@ -138,8 +139,10 @@ class SqlStore(SqlUploadLog):
     def read_tables(self) -> Iterator[tuple[str, list[str], list[list[Any]]]]:
         """Read all tables in pieces: name, columns and some rows."""
         for table in TABLES:
-            for columns, rows in self.read_table(table):
-                yield table, columns, rows
+            with self.stream(f"SELECT * FROM {table}") as cursor:
+                columns = [column[0] for column in cursor.description]
+                while rows := cursor.fetchmany(EXPORT_ROWS):
+                    yield table, columns, [list(row) for row in rows]
 
     def read_agent(self, agent: int) -> dict[str, list[dict[str, Any]]]:
         """Read every row about an agent, by table."""

@@ -33,7 +33,7 @@ REFUSALS = [
     ("serve --tls-cert missing.pem --tls-key good.token", "--tls-cert: there is no file 'missing.pem'"),
     ("serve --tls-cert good.token --tls-key missing.pem", "--tls-key: there is no file 'missing.pem'"),
     ("serve --tls-cert good.token --tls-key good.token", "for TLS"),
-    ("serve --store sqlite:///junk.db", "'junk.db' is not a SQLite database"),
+    ("serve --store sqlite:///junk.db", "'junk.db': file is not a database"),
     ("serve --store sqlite:///empty.db", "'empty.db' is an empty file"),
     ("serve --store sqlite:///other.db", "'other.db' is the database of another program"),
     ("serve --store sqlite:///agent.db", "'agent.db' is the database of an agent"),

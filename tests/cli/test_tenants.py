@@ -50,4 +50,4 @@ def test_a_refused_tenant_ends_the_start(tmp_path: Path, capsys: pytest.CaptureF
     path.write_text(f"{tables[0]}{tables[1]}store = 'sqlite:///{tmp_path}/tenants.toml'", encoding="utf-8")
     with pytest.raises(SystemExit, match="2"):
         main(["serve", "--tenants", str(path), "--port", "0", "--store", f"sqlite:///{tmp_path}/store.db"])
-    assert "is not a SQLite database" in capsys.readouterr().err
+    assert "file is not a database" in capsys.readouterr().err

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import pytest
 from fedcascade import AsyncAgentPool
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.triggers import Always
-from fedcascade.service.agent.database import StoreAway
+from fedcascade.service.agent.database import AgentFile, StoreAway
 from fedcascade.service.agent.memory import FencedOff
 from fedcascade.service.agent.pool import AgentPool, PoolAgent
 
@@ -61,6 +61,19 @@ def open_pool(running: RunningService, store: str, *, tokens: int = 0, **options
 
 def count_held(agent: PoolAgent) -> int:
     return agent.client.fetch_standing().rounds
+
+
+def test_another_process_does_not_delete_the_log_under_a_file_that_this_one_opened_twice(tmp_path: Path) -> None:
+    """Closing any descriptor of a file cancels this process's locks of it, also those of SQLite."""
+    path = str(tmp_path / "agents.db")
+    opened = f"with closing(AgentFile({path!r})) as file: print(*file.list_names())"
+    program = f"from contextlib import closing\nfrom fedcascade.service.agent.database import AgentFile\n{opened}"
+    with closing(AgentFile(path)) as file:
+        for names in (["one"], ["one", "two"]):
+            file.add_agent(names[-1])
+            AgentFile(path).close()
+            done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+            assert done.stdout.split() == names
 
 
 def test_a_list_of_one_process_gets_its_feedback_at_another(running: RunningService, store: str) -> None:

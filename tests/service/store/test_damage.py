@@ -213,5 +213,5 @@ def test_a_cut_or_emptied_file_is_refused_in_one_line(whole: Path, tmp_path: Pat
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     path.write_text("name,value\n" * 100, encoding="utf-8")
-    with pytest.raises(ValueError, match="is not a SQLite database"):
+    with pytest.raises(ValueError, match="file is not a database"):
         open_store(f"sqlite:///{path}")

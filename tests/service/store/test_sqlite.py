@@ -1,6 +1,8 @@
 """The embedded store keeps the contract, migrates its database, and forgets for real."""
 
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -50,6 +52,20 @@ class TestSqlite(StoreContract):
         store.run_maintenance(purge=True)
         assert not any(secret in path.read_bytes() for path in self.path.parent.iterdir())
         store.close()
+
+
+def test_another_process_does_not_delete_the_log_under_a_store_that_this_one_opened_twice(tmp_path: Path) -> None:
+    """Closing any descriptor of a file cancels this process's locks of it, also those of SQLite."""
+    url = f"sqlite:///{tmp_path}/store.db"
+    read = f"with closing(open_store({url!r})) as store: print(store.get_setting('name'))"
+    program = f"from contextlib import closing\nfrom fedcascade.service.store.open import open_store\n{read}"
+    with closing(open_store(url)) as store:
+        for value in ("one", "two"):
+            with store.transaction():
+                store.set_setting("name", value)
+            open_store(url).close()
+            done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+            assert done.stdout.strip() == value
 
 
 def test_a_folder_that_is_missing_is_refused(tmp_path: Path) -> None:

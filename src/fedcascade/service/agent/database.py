@@ -143,6 +143,15 @@ class AgentDatabase:
             put_shared(run, name, body)
 
 
+def _create_private(path: str) -> None:
+    """Create a file for private keys, unless there is one.
+
+    One that is there is not opened: closing it would cancel the locks of this process's other connections to it.
+    """
+    with suppress(FileExistsError):
+        os.close(os.open(os.path.realpath(path), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+
+
 class AgentFile(AgentDatabase):
     """The SQLite file of agents, or ``:memory:``."""
 
@@ -151,12 +160,15 @@ class AgentFile(AgentDatabase):
         self._lock, self._syncing = threading.RLock(), threading.Lock()
         self._waiting = self._synced = 0  # calls of ``sync_to_disk``, and those whose commits are on disk
         self._log: int | None = None  # descriptor of the write-ahead log, for fsync
-        if path != ":memory:":
-            try:
-                os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # it holds private keys
-            except OSError as error:
-                raise ValueError(f"cannot open the agent's store '{path}': {error.strerror}") from None
-        self._connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        try:
+            if path != ":memory:":
+                _create_private(path)
+            self._connection = sqlite3.connect(
+                path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+        except (OSError, sqlite3.OperationalError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ValueError(f"cannot open the agent's store '{path}': {reason}") from None
         try:
             self._prepare(path)
         except BaseException:

@@ -2,21 +2,19 @@
 
 import os
 import sqlite3
-import struct
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import ClassVar
 
+from fedcascade.checks import require
 from fedcascade.service.protocol.errors import Unavailable
 from fedcascade.service.store.chain import DamagedStore
 from fedcascade.service.store.sql import MIGRATIONS
 from fedcascade.service.store.sql_store import SqlStore
 
 ROWS_PER_CHECKPOINT = 4_000  # 2,000 uploads: the write-ahead log stays at some ten megabytes
-MAGIC = b"SQLite format 3\0"
-HEADER = struct.Struct(">16sH6xII60xI4x")  # magic, bytes per page, change counter, pages, change counter of pages
 COPIED = ("setting", "agent", "nonce", "journal", "move")  # tables whose rows have no digest
 CHECKPOINT = "PRAGMA wal_checkpoint(PASSIVE)"  # copies the log into the database, as far as readers allow
 
@@ -125,9 +123,14 @@ def open_sqlite(path: str, migrations: Sequence[str] | None = MIGRATIONS) -> Sql
     try:
         if migrations is not None and not Path(path).exists():
             _create(path, migrations)
-        check_file(path)
+        size = Path(path).stat().st_size
     except OSError as error:
         raise ValueError(f"cannot open the store '{path}': {error.strerror}") from None
+    if size <= 1:  # which SQLite takes for a new database
+        raise DamagedStore(f"'{path}' is an empty file: to begin a new store, delete the file")
+    require(
+        os.access(path, os.R_OK) and Path(path).is_file(), f"cannot open the store '{path}': it is no readable file"
+    )
     return _connect(path, migrations)
 
 
@@ -137,13 +140,16 @@ def _connect(path: str, migrations: Sequence[str] | None) -> SqliteStore:
     )
     try:
         _require_own_tables(connection, path)
+        _require_whole(connection, path)
         return SqliteStore(connection, path).prepare(migrations)
-    except sqlite3.OperationalError as error:  # locked, full, or a failing disk
+    except Exception as error:
         connection.close()
-        raise Unavailable(f"cannot open the store '{path}': {error}") from None
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter if a table's name is not text
-        connection.close()
-        raise DamagedStore(f"'{path}': {' '.join(str(error).split())}") from None
+        line = " ".join(str(error).split())
+        if isinstance(error, sqlite3.OperationalError):  # locked, full, or a failing disk
+            raise Unavailable(f"cannot open the store '{path}': {line}") from None
+        if isinstance(error, sqlite3.DatabaseError | UnicodeDecodeError):  # the latter if a table's name is not text
+            raise DamagedStore(f"'{path}': {line}") from None
+        raise
 
 
 def _create(path: str, migrations: Sequence[str]) -> None:
@@ -173,21 +179,20 @@ def _require_own_tables(connection: sqlite3.Connection, path: str) -> None:
     """Refuse the database of an agent or of another program."""
     tables = {name for [name] in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if tables and "migration" not in tables:
-        connection.close()
         owner = "an agent" if "pool_agent" in tables or "outbox" in tables else "another program"
         raise ValueError(f"'{path}' is the database of {owner}, not a server's store: name another file")
 
 
-def check_file(path: str) -> None:
-    """Refuse an empty or truncated file, which SQLite would open without an error."""
-    with Path(path).open("rb") as file:
-        head, size = file.read(HEADER.size), os.fstat(file.fileno()).st_size
-    if size == 0:
-        raise DamagedStore(f"'{path}' is an empty file: to begin a new store, delete the file")
-    if len(head) < HEADER.size or not head.startswith(MAGIC):
-        raise DamagedStore(f"'{path}' is not a SQLite database")
-    _, page_size, change, pages, valid_for = HEADER.unpack(head)
-    expected = pages * (65_536 if page_size == 1 else page_size)
-    wal = Path(f"{path}-wal")  # may hold the missing pages
-    if change == valid_for and size < expected and not (wal.exists() and wal.stat().st_size):
+def _require_whole(connection: sqlite3.Connection, path: str) -> None:
+    """Refuse a truncated file: SQLite notices it when it reads what is missing.
+
+    The file is not opened: closing it would cancel the locks of this process's other connections to it. Another process
+    would then delete the write-ahead log under them.
+    """
+    [[pages], [page_size]] = (connection.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "page_size"))
+    wal = Path(f"{path}-wal")  # may hold the missing pages; once it is empty, the file has them
+    if wal.exists() and wal.stat().st_size:
+        return
+    size, expected = Path(path).stat().st_size, pages * page_size
+    if size < expected:
         raise DamagedStore(f"'{path}' has {size} bytes and should have {expected}")

@@ -2,7 +2,7 @@
 
 import csv
 import gzip
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from polars.exceptions import PolarsError
 
-from fedcascade.checks import require
+from fedcascade.checks import require, require_known
 
 PACKED = (".gz", ".zst")
 TEXTS = (".csv", ".tsv", ".txt")
@@ -114,13 +114,18 @@ def check_packed(path: Path) -> None:
         raise ValueError(f"cannot read {path}: {error}") from None
 
 
+def check_file(path: Path, content: str) -> None:
+    """Reject a path without a file; ``content`` is what the file should hold."""
+    require(path.exists(), f"there is no file {path}")
+    require(path.is_file(), f"{path} is a folder: give the file in it that holds {content}")
+
+
 def scan_file(path: Path, *, more: str | None = None) -> pl.LazyFrame:
     """Return a lazy table; columns of text files are text.
 
     With ``more``, a line of text may have more fields than the header: the first of them is in the column ``more``.
     """
-    require(path.exists(), f"there is no file {path}")
-    require(path.is_file(), f"{path} is a folder: give the file in it that holds the log")
+    check_file(path, "the log")
     ending = strip_packing(path)
     endings = ", ".join(SCANNERS)
     require(ending in SCANNERS, f"{path} must end in one of {endings}, or one of these and .gz or .zst")
@@ -128,7 +133,7 @@ def scan_file(path: Path, *, more: str | None = None) -> pl.LazyFrame:
     require(not is_packed_twice, f"{path}: Parquet is already compressed, decompress the file first")
     if path.suffix == ".gz":
         check_packed(path)
-    return SCANNERS[ending](path) if more is None or ending not in TEXTS else _scan_text(path, more)
+    return SCANNERS[ending](path) if more is None or ending not in TEXTS else scan_text(path, more)
 
 
 def read_batches(frame: pl.LazyFrame, path: Path, rows: int) -> Iterator[pl.DataFrame]:
@@ -157,7 +162,8 @@ def describe_polars(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-def _scan_text(path: Path, more: str | None = None) -> pl.LazyFrame:
+def scan_text(path: Path, more: str | None = None) -> pl.LazyFrame:
+    """Return a lazy table of a text file; see ``scan_file``."""
     head = read_head(path)
     require(bool(head.strip()), f"{path} is empty")
     refuse_nul(head, path)
@@ -172,7 +178,7 @@ def _scan_text(path: Path, more: str | None = None) -> pl.LazyFrame:
 
 
 SCANNERS: dict[str, Callable[[Path], pl.LazyFrame]] = {
-    **dict.fromkeys(TEXTS, _scan_text),
+    **dict.fromkeys(TEXTS, scan_text),
     **dict.fromkeys(JSON_LINES, partial(pl.scan_ndjson, infer_schema_length=SCHEMA_ROWS)),
     ".parquet": pl.scan_parquet,
 }
@@ -233,19 +239,51 @@ class Columns(NamedTuple):
     rating: str
 
 
-USUAL = Columns(
-    user="user userId user_id UserID",
-    item="item itemId item_id movieId movie_id MovieID business_id",
-    rating="rating Rating stars score",
-)
+USUAL: Mapping[str, Sequence[str]] = {
+    "user": ("user", "userId", "user_id", "UserID"),
+    "item": ("item", "itemId", "item_id", "movieId", "movie_id", "MovieID", "business_id"),
+    "rating": ("rating", "Rating", "stars", "score"),
+}
 
 
-def strip_names(names: Sequence[str], path: object) -> dict[str, str]:
-    """Return the names of columns by their names without spaces; reject a repeated name."""
+def find_roles(
+    names: Sequence[str],
+    usual: Mapping[str, Sequence[str]],
+    path: object,
+    *,
+    chosen: Mapping[str, str] = {},
+    needed: Sequence[str] = (),
+    advice: str = "name it by {role}=COLUMN",
+) -> dict[str, str]:
+    """Return the column of a table for each role; ``chosen`` overrides the usual names.
+
+    Rejects a table that names a column twice, or lacks one for a needed or chosen role.
+
+    >>> find_roles(["uid", " item "], {"user": ("user", "uid"), "item": ("item",), "time": ("ts",)}, "log.csv")
+    {'user': 'uid', 'item': ' item '}
+    """
     stripped = {name.strip(): name for name in names}
     repeated = len(stripped) < len(names) or any("_duplicated_" in name for name in names)
     require(not repeated, f"{path} names a column twice: {', '.join(names)}")
-    return stripped
+    for role in chosen:
+        require_known("column of a log", role, usual)
+    roles = {}
+    for role, candidates in {**usual, **{role: (name,) for role, name in chosen.items()}}.items():
+        match = next((name for name in candidates if name in stripped), None)
+        if match is not None:
+            roles[role] = stripped[match]
+        elif role in needed or role in chosen:
+            found = f"it has {', '.join(stripped)}; {advice.format(role=role)}"
+            raise ValueError(f"{path} has no column {' or '.join(candidates)} for {role}: {found}")
+    return roles
+
+
+def has_roles(
+    names: Iterable[str], usual: Mapping[str, Sequence[str]], needed: Iterable[str], chosen: Mapping[str, str] = {}
+) -> bool:
+    """Return whether a table has a column for each needed role, under its chosen name or a usual one."""
+    stripped = {name.strip() for name in names}
+    return all(stripped.intersection([chosen[role]] if role in chosen else usual[role]) for role in needed)
 
 
 def find_columns(names: Sequence[str], wanted: Columns | None, path: Path) -> Columns:
@@ -254,13 +292,5 @@ def find_columns(names: Sequence[str], wanted: Columns | None, path: Path) -> Co
     >>> find_columns(["movieId", "userId", "rating", "timestamp"], None, Path("ratings.csv"))
     Columns(user='userId', item='movieId', rating='rating')
     """
-    candidates = [[name] for name in wanted] if wanted else [usual.split() for usual in USUAL]
-    stripped = strip_names(names, path)
-    matches = [next((stripped[name] for name in choice if name in stripped), None) for choice in candidates]
-    for role, choice, match in zip(Columns._fields, candidates, matches, strict=True):
-        require(
-            match is not None,
-            f"{path} has no column {' or '.join(choice)} for the {role}: it has {', '.join(names)}; "
-            "name the columns, for instance 'user,item,rating'",
-        )
-    return Columns(*(str(match) for match in matches))
+    chosen, advice = {} if wanted is None else wanted._asdict(), "name the columns, for instance 'user,item,rating'"
+    return Columns(**find_roles(names, USUAL, path, chosen=chosen, needed=Columns._fields, advice=advice))

@@ -23,12 +23,11 @@ from fedcascade.data.logs.columns import (
     BrokenRule,
     convert_column,
     find_broken_rules,
-    find_log_columns,
 )
 from fedcascade.data.logs.events import is_event_table, list_events
 from fedcascade.data.logs.items import LARGEST_NORM, ItemTable, convert_items
 from fedcascade.data.logs.writer import to_frame
-from fedcascade.data.tables import list_columns, read_batches, read_table, scan_file
+from fedcascade.data.tables import find_roles, has_roles, list_columns, read_batches, read_table, scan_file
 from fedcascade.learning.click_log import MISSING, ClickLog, concatenate
 from fedcascade.numerics.grid import round_to_grid
 
@@ -55,12 +54,9 @@ class Names:
         """Return the number of a name, or None."""
         return self._numbers.get(name)
 
-    def number_all(self, names: Iterable[str]) -> NDArray[np.int64]:
-        """Return the number of each name; number new names in order."""
-        return np.array([self._numbers.setdefault(name, len(self._numbers)) for name in names], np.int64)
-
-    def number(self, names: pl.Series) -> NDArray[np.int64]:
+    def number(self, names: pl.Series | Iterable[str]) -> NDArray[np.int64]:
         """Return the number of each name; new names are added, or -1 if the numbering is closed."""
+        names = names if isinstance(names, pl.Series) else pl.Series(list(names), dtype=pl.String)
         seen = names.unique(maintain_order=True)
         known = self._numbers
         if self.closed:
@@ -213,6 +209,18 @@ def cut_evenly(frames: Iterable[pl.DataFrame], rows: int) -> Iterator[pl.DataFra
         yield rest
 
 
+def slice_rows(batches: Iterable[ClickLog], start: int = 0, stop: int | None = None) -> Iterator[tuple[int, ClickLog]]:
+    """Yield the rows of batches from ``start`` up to ``stop``, each batch with the number of its first row."""
+    row = 0
+    for batch in batches:
+        begin, end = max(0, start - row), len(batch) if stop is None else min(len(batch), stop - row)
+        if begin < end:
+            yield row + begin, batch.select(slice(begin, end))
+        row += len(batch)
+        if stop is not None and row >= stop:
+            return
+
+
 def find_broken_features(frame: pl.DataFrame, sizes: NDArray[np.int64], d: int) -> list[BrokenRule]:
     """Find the rows whose features are not d numbers per item with a norm of at most 1.
 
@@ -269,9 +277,7 @@ def open_log(log: Any, *, columns: Mapping[str, str] | None = None, items: Any =
 
 def has_log_columns(names: Sequence[str]) -> bool:
     """Return whether a file with these columns is a log of lists, or a table of events."""
-    stripped = {name.strip() for name in names}
-    has_lists = all(any(usual in stripped for usual in USUAL[role]) for role in NEEDED)
-    return has_lists or is_event_table(names, {})
+    return has_roles(names, USUAL, NEEDED) or is_event_table(names, {})
 
 
 def open_frame(
@@ -288,7 +294,8 @@ def open_frame(
         frame, columns, unit = list_events(frame, path, columns or {}), {}, "request"
         names = list_columns(frame, path)
     more = [MORE] if MORE in names else []
-    roles = find_log_columns([name for name in names if name != MORE], columns or {}, path)
+    known = [name for name in names if name != MORE]
+    roles = find_roles(known, USUAL, path, chosen=columns or {}, needed=NEEDED)
     chosen = frame.select(*more, **{role: pl.col(name) for role, name in roles.items()})
     chosen = chosen.filter(~pl.all_horizontal(pl.all().is_null())).with_row_index(ROW, 1)  # without empty lines
     kinds = {role: kind for role, kind in list_columns(chosen, path).items() if role in roles}

@@ -97,21 +97,17 @@ def _check_text(path: Path) -> None:
     """Reject a file that is not UTF-8, with the line; polars checks zstd files."""
     if path.suffix == ".zst":
         return
-    decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
+    line = 1
     with open_bytes(path) as file:
-        while True:
-            chunk = file.read(CHUNK)
-            try:
-                text = decoder.decode(chunk, final=not chunk)
-            except UnicodeDecodeError as error:
-                line += bytes(error.object[: error.start]).count(b"\n")
-                raise ValueError(f"{path}, line {line} {NOT_TEXT}") from None
-            if "\0" in text:  # UTF-16 without a byte order mark
-                line += text.partition("\0")[0].count("\n")
-                raise ValueError(f"{path}, line {line} {HOLDS_NUL}")
-            line += chunk.count(b"\n")
-            if not chunk:
-                return
+        try:
+            for text in codecs.iterdecode(iter(partial(file.read, CHUNK), b""), "utf-8"):
+                if "\0" in text:  # UTF-16 without a byte order mark
+                    line += text.partition("\0")[0].count("\n")
+                    raise ValueError(f"{path}, line {line} {HOLDS_NUL}")
+                line += text.count("\n")
+        except UnicodeDecodeError as error:
+            line += bytes(error.object[: error.start]).count(b"\n")
+            raise ValueError(f"{path}, line {line} {NOT_TEXT}") from None
 
 
 def _find_line(path: Path, row: int) -> str:

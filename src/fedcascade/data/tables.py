@@ -74,11 +74,6 @@ def read_header(path: Path) -> list[str]:
     return [name.strip(' "') for name in line.split(find_separator(head))]
 
 
-def find_line_end(head: bytes) -> str:
-    """Return the line end: a carriage return in files of old Macs."""
-    return "\r" if b"\r" in head and b"\n" not in head else "\n"
-
-
 def refuse_nul(head: bytes, path: Path) -> None:
     """Reject text that is not UTF-8, with the line of the first NUL byte."""
     require(head[:2] not in (b"\xff\xfe", b"\xfe\xff"), f"{path} is UTF-16: convert it to UTF-8, for instance by iconv")
@@ -87,12 +82,12 @@ def refuse_nul(head: bytes, path: Path) -> None:
         raise ValueError(f"{path}, line {line} {HOLDS_NUL}")
 
 
-def describe_long_line(path: Path, separator: str) -> str:
+def _describe_long_line(path: Path) -> str:
     """Describe the first line with more fields than the header; empty if there is none."""
     if path.suffix == ".zst":
         return ""
     with open_text(path) as file:
-        reader = csv.reader(file, delimiter=separator)
+        reader = csv.reader(file, delimiter=find_separator(read_head(path)))
         columns = len(next(reader, []))
         for row in reader:
             if len(row) > columns:
@@ -141,8 +136,7 @@ def read_batches(frame: pl.LazyFrame, path: Path, rows: int) -> Iterator[pl.Data
     try:
         yield from frame.collect_batches(chunk_size=rows, maintain_order=True)
     except PolarsError as error:
-        is_text = strip_packing(path) in TEXTS
-        long_line = describe_long_line(path, find_separator(read_head(path))) if is_text else ""
+        long_line = _describe_long_line(path) if strip_packing(path) in TEXTS else ""
         reason = long_line or f" cannot be read: {describe_polars(error)}"
         raise ValueError(f"{path}{reason}") from None
     except OSError as error:
@@ -167,7 +161,8 @@ def scan_text(path: Path, more: str | None = None) -> pl.LazyFrame:
     head = read_head(path)
     require(bool(head.strip()), f"{path} is empty")
     refuse_nul(head, path)
-    separator, end = find_separator(head), find_line_end(head)
+    separator = find_separator(head)
+    end = "\r" if b"\r" in head and b"\n" not in head else "\n"  # files of old Macs have carriage returns
     plain = pl.scan_csv(path, separator=separator, eol_char=end, infer_schema=False)
     if more is None:
         return plain
@@ -197,10 +192,8 @@ def read_table(table: Any, name: str) -> pl.DataFrame:
     (2, 2)
     """
     require(is_table(table), f"{name} must be a table of pandas, polars or columns, got a {type(table).__name__}")
-    if isinstance(table, pl.LazyFrame):
-        return table.collect()
-    if isinstance(table, pl.DataFrame):
-        return table
+    if isinstance(table, pl.LazyFrame | pl.DataFrame):
+        return table.lazy().collect()
     is_pandas = hasattr(table, "columns") and hasattr(table, "to_dict")
     if not is_pandas and not isinstance(table, Mapping):
         return pl.DataFrame(table)

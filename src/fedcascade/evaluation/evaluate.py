@@ -293,7 +293,7 @@ def fit_folds(
         for fold in range(2):
             sums[1 - fold].add(rated.select(folds == fold), table)
     users = max(each.users for each in sums)
-    return np.stack([fit_attraction(each, users=users) for each in sums])
+    return np.stack([fit_attraction(each, users) for each in sums])
 
 
 def choose_estimators(wanted: Sequence[str] | None, refusals: dict[str, str]) -> list[str]:

@@ -24,6 +24,7 @@ from fedcascade.learning.statistics import Statistics
 from fedcascade.saved import WarmState, load_warm, save_warm
 
 SAVE_EVERY = 30.0  # seconds between saves of an unfinished fit
+LAMBDA = 1.0  # of the ridge regression of attraction
 
 
 def fit_log(log: Log, policy: str, out: Path, *, progress: Callable[[int], None] | None = None) -> WarmState:
@@ -119,15 +120,14 @@ def prior_for_newcomer(server: Server, sums: LogSums) -> Statistics:
     return Statistics.zero(sums.dimension) if server.policy.trust is not None else sums.total()
 
 
-def fit_attraction(sums: LogSums, lambda_: float = 1.0, *, users: int | None = None) -> NDArray[np.float64]:
+def fit_attraction(sums: LogSums, users: int) -> NDArray[np.float64]:
     """Fit a model of attraction for each user, (users + 1, d): a ridge around the pooled theta, which is the last row.
 
     The direct method and the doubly robust estimator use it as their baseline. ``users`` counts users without lists.
     """
-    pooled = Ridge(sums.total(), lambda_).theta
+    pooled = Ridge(sums.total(), LAMBDA).theta
     rows = [
-        pooled + Ridge(Statistics(gram, moment - gram @ pooled, 0, 0, 0), lambda_).theta
+        pooled + Ridge(Statistics(gram, moment - gram @ pooled, 0, 0, 0), LAMBDA).theta
         for gram, moment in zip(sums.gram[: sums.users], sums.moment[: sums.users], strict=True)
     ]
-    others = 1 if users is None else users - sums.users + 1
-    return np.stack([*rows, *[pooled] * others])
+    return np.stack([*rows, *[pooled] * (users - sums.users + 1)])

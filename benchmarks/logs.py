@@ -12,11 +12,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedcascade.data.logs import LogWriter
+from fedcascade.data.logs import write_log
 from fedcascade.learning.click_log import ClickLog
 
 ITEMS, LENGTH, FEATURES, USERS, BATCH = 100, 4, 20, 2_000, 200_000
@@ -32,16 +34,20 @@ def make_log(folder: Path, lists: int) -> None:
     weights = tastes @ features.T
     rows = [f"{item}," + ",".join(f"{x:.6f}" for x in row) for item, row in enumerate(features)]
     (folder / "items.csv").write_text("item," + ",".join(f"x{k}" for k in range(FEATURES)) + "\n" + "\n".join(rows))
-    with LogWriter(folder / "log.parquet") as writer:
-        for first in range(0, lists, BATCH):
-            count = min(BATCH, lists - first)
-            items = np.argpartition(draw.random((count, ITEMS), np.float32), LENGTH, axis=1)[:, :LENGTH]
-            users = draw.integers(0, USERS, count)
-            hits = draw.random((count, LENGTH)) < weights[users[:, None], items]
-            clicks = hits & (np.cumsum(hits, axis=1) == 1)
-            chances = np.broadcast_to(1.0 / np.arange(ITEMS, ITEMS - LENGTH, -1), (count, LENGTH))
-            writer.write(ClickLog(users=users, items=items, clicks=clicks, propensities=chances,
-                                  times=np.arange(first, first + count, dtype=np.float64)))  # fmt: skip
+    write_log(folder / "log.parquet", draw_batches(draw, weights, lists))
+
+
+def draw_batches(draw: np.random.Generator, weights: NDArray[np.float64], lists: int) -> Iterator[ClickLog]:
+    """Draw lists of random items and their clicks, a batch at a time."""
+    for first in range(0, lists, BATCH):
+        count = min(BATCH, lists - first)
+        items = np.argpartition(draw.random((count, ITEMS), np.float32), LENGTH, axis=1)[:, :LENGTH]
+        users = draw.integers(0, USERS, count)
+        hits = draw.random((count, LENGTH)) < weights[users[:, None], items]
+        clicks = hits & (np.cumsum(hits, axis=1) == 1)
+        chances = np.broadcast_to(1.0 / np.arange(ITEMS, ITEMS - LENGTH, -1), (count, LENGTH))
+        times = np.arange(first, first + count, dtype=np.float64)
+        yield ClickLog(users=users, items=items, clicks=clicks, propensities=chances, times=times)
 
 
 def measure(*command: str) -> None:

@@ -20,7 +20,8 @@ from fedcascade import POLICIES, Ranker
 from fedcascade.cli import main
 from fedcascade.data.logs import read_log
 from fedcascade.data.logs.items import read_items
-from fedcascade.evaluation.evaluate import EvaluationOptions, evaluate, evaluate_frozen, fit_folds, skip_rows
+from fedcascade.data.logs.reader import slice_rows
+from fedcascade.evaluation.evaluate import EvaluationOptions, evaluate, evaluate_frozen, fit_folds
 from fedcascade.evaluation.fit import fit_log, freeze_policy
 from fedcascade.learning.click_log import ClickLog
 from fedcascade.learning.oracles import TopK
@@ -83,8 +84,8 @@ def test_it_knows_and_ranks_what_fit_and_evaluate_say(policy: str, files: tuple[
     log = read_log(path, items=items)
     found = evaluate(log, [POLICIES[policy]], TopK(length=3))
     frozen = [ranker.freeze()]
-    model = fit_folds(skip_rows(log.batches(), half), D, items.features, EvaluationOptions())
-    again = evaluate_frozen(skip_rows(log.batches(), half), frozen, model, items.features)
+    model = fit_folds(slice_rows(log.batches(), half), D, items.features, EvaluationOptions())
+    again = evaluate_frozen(slice_rows(log.batches(), half), frozen, model, items.features)
     assert str(again) == str(found), "as texts, because some ends of intervals are NaN"
     expected = freeze_policy(POLICIES[policy], ranker.sums_, TopK(length=3))
     for user in range(USERS):
@@ -325,7 +326,7 @@ def test_a_log_that_is_refused_teaches_nothing() -> None:
 def test_a_log_that_is_read_again_changes_nothing(files: tuple[Path, Path]) -> None:
     log = read_log(files[0], items=read_items(files[1]))
     ranker = Ranker("fedind").fit(log)
-    log.users.number_all(["somebody"])
+    log.users.number(["somebody"])
     assert len(ranker.rank("somebody", FEATURES, k=2)) == 2
     assert len(ranker.users_) == USERS
 

@@ -44,8 +44,11 @@ class Range:
     words: str
     contains: Callable[[Any], bool]
     read: Callable[[str], Any] = float  # from text to a value, or a ValueError
+    names: tuple[str, ...] = ()  # of a set of words; an error names the nearest
 
     def check(self, name: str, value: object) -> None:
+        if self.names and isinstance(value, str):
+            require_known(name, value, self.names)
         require(self.contains(value), f"{name} must be {self.words}, got {value}")
 
     def parse(self, name: str, text: str) -> Any:
@@ -97,20 +100,9 @@ def whole_numbers(least: int, most: int | None = None) -> Range:
     return Range(words, contains, read_whole)
 
 
-@dataclass(frozen=True)
-class WordRange(Range):
-    """A set of words; an error names the nearest word."""
-
-    names: tuple[str, ...] = ()
-
-    def check(self, name: str, value: object) -> None:
-        require(isinstance(value, str), f"{name} must be {self.words}, got {value}")
-        require_known(name, str(value), self.names)
-
-
 def one_of(*names: str) -> Range:
     """Return the range of the given words."""
-    return WordRange(f"one of {', '.join(names)}", lambda value: value in names, str, names)
+    return Range(f"one of {', '.join(names)}", lambda value: value in names, str, names)
 
 
 def read_flag(text: str) -> bool:

@@ -15,10 +15,9 @@ from fedcascade.checks import require, require_integer, require_known
 from fedcascade.data.logs.items import ItemTable, check_features, convert_features, convert_items, join_tables
 from fedcascade.data.logs.reader import Log, Names, open_log
 from fedcascade.data.tables import is_table
-from fedcascade.evaluation.fit import FrozenPolicy, freeze_policy
+from fedcascade.evaluation.fit import FrozenPolicy, add_batch, freeze_policy
 from fedcascade.federation.policies import DEFAULT_POLICY, Policy, get_policy
-from fedcascade.learning.click_log import ClickLog
-from fedcascade.learning.log_sums import NO_FEATURES, LogSums, gather_features
+from fedcascade.learning.log_sums import LogSums, gather_features
 from fedcascade.learning.oracles import TopK, select_top
 from fedcascade.numerics.linear import compute_ucb_scores
 from fedcascade.numerics.streams import TIE, words
@@ -121,13 +120,13 @@ class Ranker:
         sums: LogSums | None = None
         lists = 0
         for batch in opened.batches():
-            sums = self._make_sums(batch, features) if sums is None else sums
-            sums.add(batch, features)
+            sums = add_batch(sums, batch, features)
             lists += len(batch)
         assert sums is not None
         if not self.__sklearn_is_fitted__():
             return self._learn(sums, Names(opened.users), table, lists, opened.has_numbered_users)
-        self.sums_.merge(sums, self._users.number_all(opened.users))
+        self._require_dimension(sums.dimension)
+        self.sums_.merge(sums, self._users.number(opened.users))
         has_numbers = self._has_numbers and opened.has_numbered_users
         return self._learn(self.sums_, self._users, table, self.lists_ + lists, has_numbers)
 
@@ -251,16 +250,6 @@ class Ranker:
 
     def _require_fitted(self) -> None:
         require(self.__sklearn_is_fitted__(), "this Ranker has learned nothing: call fit or partial_fit first")
-
-    def _make_sums(self, batch: ClickLog, features: Features | None) -> LogSums:
-        """Make empty sums for a log; refuse another dimension than that of earlier logs."""
-        given = features if batch.features is None else batch.features
-        require(given is not None, NO_FEATURES)
-        assert given is not None
-        d = given.shape[-1]
-        if self.__sklearn_is_fitted__():
-            self._require_dimension(d)
-        return LogSums(d)
 
     def _require_dimension(self, given: int) -> None:
         known = self.sums_.dimension

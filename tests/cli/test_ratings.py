@@ -90,7 +90,7 @@ def test_a_notice_is_one_line_on_stderr(ratings: Path, tmp_path: Path, capsys: p
             "--features: only for a synthetic environment",
         ),
         (["run", "--ratings", "good.csv", "--columns", "user,item"], "columns must be three names"),
-        (["run", "--ratings", "good.csv", "--columns", "user,item,stars"], "has no column stars for the rating"),
+        (["run", "--ratings", "good.csv", "--columns", "user,item,stars"], "has no column stars for rating"),
         (["run", "--ratings", "good.csv", "--selection", "nestled"], "did you mean 'nested'"),
         (["run", "--ratings", "good.csv", "--top-users", "many"], "top_users must be a whole number"),
         (["run", "--ratings", "good.csv", "--threshold", "high"], "threshold must be a number"),

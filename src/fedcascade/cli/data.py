@@ -122,13 +122,10 @@ def convert(
 
     Example: fedcascade data convert events.parquet --out log.parquet
     """
-    from fedcascade.data.logs import LogWriter
+    from fedcascade.data.logs import write_log
 
-    log, lists = log_options.open(file), 0
-    with LogWriter(out, users=log.users, items=log.items) as writer:
-        for batch in log.batches():
-            writer.write(batch)
-            lists += len(batch)
+    log = log_options.open(file)
+    lists = write_log(out, log.batches(), users=log.users, items=log.items)
     log_options.print_notes(log)
     print(f"{lists:,} lists of {len(log.users):,} users written to {out}")
 

@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from polars.exceptions import PolarsError
 
 from fedcascade.checks import require
 from fedcascade.data.tables import (
@@ -25,14 +24,15 @@ from fedcascade.data.tables import (
     NOT_TEXT,
     PACKED,
     Columns,
-    describe_long_line,
-    describe_polars,
+    check_file,
     find_columns,
-    find_line_end,
     find_separator,
+    list_columns,
     open_bytes,
     open_text,
+    read_batches,
     read_head,
+    scan_text,
     strip_packing,
 )
 from fedcascade.environments.matrices import Triplets
@@ -41,63 +41,32 @@ from fedcascade.environments.ratings import Ratings
 CHUNK = 1 << 20  # bytes read at a time
 
 
-def read_parquet(path: Path, columns: Columns | None) -> Triplets:
-    """Read a Parquet file with named columns."""
-    return _read_triplets(
-        path,
-        lambda: pl.scan_parquet(path),
-        lambda names: find_columns(names, columns, path),
-        lambda row: f"row {row + 1}",
-    )
-
-
 def read_headed(path: Path, columns: Columns | None) -> Triplets:
-    """Read a text file with the names of columns in its first line."""
-    _check_text(path)
-    head = read_head(path)
-    separator, end = find_separator(head), find_line_end(head)
-    return _read_triplets(
-        path,
-        lambda: pl.scan_csv(path, separator=separator, eol_char=end, infer_schema=False),
-        lambda names: find_columns(names, columns, path),
-        lambda row: f"line {_find_line(path, separator, row)}",
-        lambda: describe_long_line(path, separator),
-    )
+    """Read a Parquet file, or a text file with the names of columns in its first line."""
+    is_parquet = path.suffix == ".parquet"
+    if not is_parquet:
+        _check_text(path)
+    frame = pl.scan_parquet(path) if is_parquet else scan_text(path)
+    names = find_columns(list(list_columns(frame, path)), columns, path)
+    return _read_triplets(path, frame, names, lambda row: f"row {row + 1}" if is_parquet else _find_line(path, row))
 
 
 def read_headless(path: Path, columns: Columns | None, *, separator: str, places: tuple[int, int, int]) -> Triplets:
     """Read a text file without names of columns; ``places`` are the columns of users, items and ratings."""
     require(columns is None, f"{path}: a {path.suffix} file has no names of columns, so none can be chosen")
     _check_text(path)
-
-    def choose(names: list[str]) -> Columns:
-        form = "::" if separator == ":" else "tabs"
-        require(len(names) > max(places), f"{path}, line 1 must hold user, item and rating, separated by {form}")
-        return Columns(*(names[place] for place in places))
-
-    return _read_triplets(
-        path,
-        lambda: pl.scan_csv(path, separator=separator, infer_schema=False, has_header=False, quote_char=None),
-        choose,
-        lambda row: f"line {row + 1}",
-    )
+    frame = pl.scan_csv(path, separator=separator, infer_schema=False, has_header=False, quote_char=None)
+    names, form = list(list_columns(frame, path)), "::" if separator == ":" else "tabs"
+    require(len(names) > max(places), f"{path}, line 1 must hold user, item and rating, separated by {form}")
+    return _read_triplets(path, frame, Columns(*(names[place] for place in places)), lambda row: f"line {row + 1}")
 
 
-def _read_triplets(
-    path: Path,
-    scan: Callable[[], pl.LazyFrame],
-    choose: Callable[[list[str]], Columns],
-    locate: Callable[[int], str],
-    explain: Callable[[], str] = lambda: "",
-) -> Triplets:
-    """Read, check and number the three columns; ``locate`` names a row, ``explain`` an error of polars."""
-    try:
-        names = choose(scan().collect_schema().names())
-        selected = scan().select(**{role: pl.col(name) for role, name in names._asdict().items()})
-        table = selected.collect().with_row_index("row")
-    except PolarsError as error:
-        reason = explain() or f" cannot be read: {describe_polars(error)}"
-        raise ValueError(f"{path}{reason}") from None
+def _read_triplets(path: Path, frame: pl.LazyFrame, names: Columns, locate: Callable[[int], str]) -> Triplets:
+    """Read, check and number the three columns; ``locate`` names a row in errors."""
+    selected = frame.select(**{role: pl.col(name) for role, name in names._asdict().items()})
+    batches = list(read_batches(selected, path, CHUNK))
+    require(len(batches) > 0, f"{path} holds no ratings")
+    table = pl.concat(batches).with_row_index("row")
     table = table.filter(~pl.all_horizontal(pl.col(Columns._fields).is_null()))  # empty lines
     is_text = table["rating"].dtype == pl.String
     rating = pl.col("rating").str.strip_chars() if is_text else pl.col("rating")
@@ -128,31 +97,27 @@ def _check_text(path: Path) -> None:
     """Reject a file that is not UTF-8, with the line; polars checks zstd files."""
     if path.suffix == ".zst":
         return
-    decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
+    line = 1
     with open_bytes(path) as file:
-        while True:
-            chunk = file.read(CHUNK)
-            try:
-                text = decoder.decode(chunk, final=not chunk)
-            except UnicodeDecodeError as error:
-                line += bytes(error.object[: error.start]).count(b"\n")
-                raise ValueError(f"{path}, line {line} {NOT_TEXT}") from None
-            if "\0" in text:  # UTF-16 without a byte order mark
-                line += text.partition("\0")[0].count("\n")
-                raise ValueError(f"{path}, line {line} {HOLDS_NUL}")
-            line += chunk.count(b"\n")
-            if not chunk:
-                return
+        try:
+            for text in codecs.iterdecode(iter(partial(file.read, CHUNK), b""), "utf-8"):
+                if "\0" in text:  # UTF-16 without a byte order mark
+                    line += text.partition("\0")[0].count("\n")
+                    raise ValueError(f"{path}, line {line} {HOLDS_NUL}")
+                line += text.count("\n")
+        except UnicodeDecodeError as error:
+            line += bytes(error.object[: error.start]).count(b"\n")
+            raise ValueError(f"{path}, line {line} {NOT_TEXT}") from None
 
 
-def _find_line(path: Path, separator: str, row: int) -> int:
-    """Return the line at which a row ends; quoted text may hold line breaks."""
+def _find_line(path: Path, row: int) -> str:
+    """Name the line at which a row ends; quoted text may hold line breaks."""
     if path.suffix == ".zst":
-        return row + 2  # an estimate: zstd cannot be read here
+        return f"line {row + 2}"  # an estimate: zstd cannot be read here
     with open_text(path) as file:
-        reader = csv.reader(file, delimiter=separator)
+        reader = csv.reader(file, delimiter=find_separator(read_head(path)))
         next(islice(reader, row + 1, row + 2), None)
-        return reader.line_num
+        return f"line {reader.line_num}"
 
 
 def read_json_lines(path: Path, columns: Columns | None) -> Triplets:
@@ -165,7 +130,9 @@ def read_json_lines(path: Path, columns: Columns | None) -> Triplets:
     user_numbers, item_numbers, values = array("q"), array("q"), array("d")
     with open_bytes(path) as file:
         names = _detect_columns(file, columns, path)
-        decoder = msgspec.json.Decoder(_make_row_type(names))
+        kinds: list[tuple[str, Any]] = [("user", int | str), ("item", int | str), ("rating", float)]
+        row_type: Any = msgspec.defstruct("Rated", kinds, rename=names._asdict(), gc=False)  # skips other fields
+        decoder = msgspec.json.Decoder(row_type)
         first = 1
         for chunk in _read_chunks(file, path):
             try:
@@ -177,12 +144,6 @@ def read_json_lines(path: Path, columns: Columns | None) -> Triplets:
             values.extend([row.rating for row in rows])
             first += chunk.count(b"\n")
     return Triplets(np.frombuffer(user_numbers, np.int64), np.frombuffer(item_numbers, np.int64), np.frombuffer(values))
-
-
-def _make_row_type(names: Columns) -> Any:
-    """Make a type with the three columns; other fields are skipped."""
-    kinds: list[tuple[str, Any]] = [("user", int | str), ("item", int | str), ("rating", float)]
-    return msgspec.defstruct("Rated", kinds, rename=names._asdict(), gc=False)
 
 
 def _detect_columns(file: BinaryIO, columns: Columns | None, path: Path) -> Columns:
@@ -239,7 +200,7 @@ __all__ = ["READERS", "Columns", "build_ratings_environment", "read_ratings"]
 READERS: dict[str, Callable[[Path, Columns | None], Triplets]] = {
     ".csv": read_headed,
     ".tsv": read_headed,
-    ".parquet": read_parquet,
+    ".parquet": read_headed,
     # ratings.dat of MovieLens 1M is user::item::rating::time, so every second column is empty.
     ".dat": partial(read_headless, separator=":", places=(0, 2, 4)),
     ".data": partial(read_headless, separator="\t", places=(0, 1, 2)),  # u.data of MovieLens 100K
@@ -257,8 +218,7 @@ def read_ratings(path: str | PathLike[str], *, columns: Columns | None = None) -
         columns: the names of the columns of users, items and ratings; None tries the usual ones.
     """
     file = Path(path)
-    require(file.exists(), f"there is no file {file}")
-    require(file.is_file(), f"{file} is a folder: give the file in it that holds the ratings")
+    check_file(file, "the ratings")
     endings = ", ".join(READERS)
     ending, is_zstd = strip_packing(file), file.suffix == ".zst"
     require(ending in READERS, f"{file} must end in one of {endings}")

@@ -2,7 +2,7 @@
 
 import csv
 import gzip
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from polars.exceptions import PolarsError
 
-from fedcascade.checks import require
+from fedcascade.checks import require, require_known
 
 PACKED = (".gz", ".zst")
 TEXTS = (".csv", ".tsv", ".txt")
@@ -74,11 +74,6 @@ def read_header(path: Path) -> list[str]:
     return [name.strip(' "') for name in line.split(find_separator(head))]
 
 
-def find_line_end(head: bytes) -> str:
-    """Return the line end: a carriage return in files of old Macs."""
-    return "\r" if b"\r" in head and b"\n" not in head else "\n"
-
-
 def refuse_nul(head: bytes, path: Path) -> None:
     """Reject text that is not UTF-8, with the line of the first NUL byte."""
     require(head[:2] not in (b"\xff\xfe", b"\xfe\xff"), f"{path} is UTF-16: convert it to UTF-8, for instance by iconv")
@@ -87,12 +82,12 @@ def refuse_nul(head: bytes, path: Path) -> None:
         raise ValueError(f"{path}, line {line} {HOLDS_NUL}")
 
 
-def describe_long_line(path: Path, separator: str) -> str:
+def _describe_long_line(path: Path) -> str:
     """Describe the first line with more fields than the header; empty if there is none."""
     if path.suffix == ".zst":
         return ""
     with open_text(path) as file:
-        reader = csv.reader(file, delimiter=separator)
+        reader = csv.reader(file, delimiter=find_separator(read_head(path)))
         columns = len(next(reader, []))
         for row in reader:
             if len(row) > columns:
@@ -114,13 +109,18 @@ def check_packed(path: Path) -> None:
         raise ValueError(f"cannot read {path}: {error}") from None
 
 
+def check_file(path: Path, content: str) -> None:
+    """Reject a path without a file; ``content`` is what the file should hold."""
+    require(path.exists(), f"there is no file {path}")
+    require(path.is_file(), f"{path} is a folder: give the file in it that holds {content}")
+
+
 def scan_file(path: Path, *, more: str | None = None) -> pl.LazyFrame:
     """Return a lazy table; columns of text files are text.
 
     With ``more``, a line of text may have more fields than the header: the first of them is in the column ``more``.
     """
-    require(path.exists(), f"there is no file {path}")
-    require(path.is_file(), f"{path} is a folder: give the file in it that holds the log")
+    check_file(path, "the log")
     ending = strip_packing(path)
     endings = ", ".join(SCANNERS)
     require(ending in SCANNERS, f"{path} must end in one of {endings}, or one of these and .gz or .zst")
@@ -128,7 +128,7 @@ def scan_file(path: Path, *, more: str | None = None) -> pl.LazyFrame:
     require(not is_packed_twice, f"{path}: Parquet is already compressed, decompress the file first")
     if path.suffix == ".gz":
         check_packed(path)
-    return SCANNERS[ending](path) if more is None or ending not in TEXTS else _scan_text(path, more)
+    return SCANNERS[ending](path) if more is None or ending not in TEXTS else scan_text(path, more)
 
 
 def read_batches(frame: pl.LazyFrame, path: Path, rows: int) -> Iterator[pl.DataFrame]:
@@ -136,8 +136,7 @@ def read_batches(frame: pl.LazyFrame, path: Path, rows: int) -> Iterator[pl.Data
     try:
         yield from frame.collect_batches(chunk_size=rows, maintain_order=True)
     except PolarsError as error:
-        is_text = strip_packing(path) in TEXTS
-        long_line = describe_long_line(path, find_separator(read_head(path))) if is_text else ""
+        long_line = _describe_long_line(path) if strip_packing(path) in TEXTS else ""
         reason = long_line or f" cannot be read: {describe_polars(error)}"
         raise ValueError(f"{path}{reason}") from None
     except OSError as error:
@@ -157,11 +156,13 @@ def describe_polars(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-def _scan_text(path: Path, more: str | None = None) -> pl.LazyFrame:
+def scan_text(path: Path, more: str | None = None) -> pl.LazyFrame:
+    """Return a lazy table of a text file; see ``scan_file``."""
     head = read_head(path)
     require(bool(head.strip()), f"{path} is empty")
     refuse_nul(head, path)
-    separator, end = find_separator(head), find_line_end(head)
+    separator = find_separator(head)
+    end = "\r" if b"\r" in head and b"\n" not in head else "\n"  # files of old Macs have carriage returns
     plain = pl.scan_csv(path, separator=separator, eol_char=end, infer_schema=False)
     if more is None:
         return plain
@@ -172,7 +173,7 @@ def _scan_text(path: Path, more: str | None = None) -> pl.LazyFrame:
 
 
 SCANNERS: dict[str, Callable[[Path], pl.LazyFrame]] = {
-    **dict.fromkeys(TEXTS, _scan_text),
+    **dict.fromkeys(TEXTS, scan_text),
     **dict.fromkeys(JSON_LINES, partial(pl.scan_ndjson, infer_schema_length=SCHEMA_ROWS)),
     ".parquet": pl.scan_parquet,
 }
@@ -191,10 +192,8 @@ def read_table(table: Any, name: str) -> pl.DataFrame:
     (2, 2)
     """
     require(is_table(table), f"{name} must be a table of pandas, polars or columns, got a {type(table).__name__}")
-    if isinstance(table, pl.LazyFrame):
-        return table.collect()
-    if isinstance(table, pl.DataFrame):
-        return table
+    if isinstance(table, pl.LazyFrame | pl.DataFrame):
+        return table.lazy().collect()
     is_pandas = hasattr(table, "columns") and hasattr(table, "to_dict")
     if not is_pandas and not isinstance(table, Mapping):
         return pl.DataFrame(table)
@@ -233,19 +232,51 @@ class Columns(NamedTuple):
     rating: str
 
 
-USUAL = Columns(
-    user="user userId user_id UserID",
-    item="item itemId item_id movieId movie_id MovieID business_id",
-    rating="rating Rating stars score",
-)
+USUAL: Mapping[str, Sequence[str]] = {
+    "user": ("user", "userId", "user_id", "UserID"),
+    "item": ("item", "itemId", "item_id", "movieId", "movie_id", "MovieID", "business_id"),
+    "rating": ("rating", "Rating", "stars", "score"),
+}
 
 
-def strip_names(names: Sequence[str], path: object) -> dict[str, str]:
-    """Return the names of columns by their names without spaces; reject a repeated name."""
+def find_roles(
+    names: Sequence[str],
+    usual: Mapping[str, Sequence[str]],
+    path: object,
+    *,
+    chosen: Mapping[str, str] = {},
+    needed: Sequence[str] = (),
+    advice: str = "name it by {role}=COLUMN",
+) -> dict[str, str]:
+    """Return the column of a table for each role; ``chosen`` overrides the usual names.
+
+    Rejects a table that names a column twice, or lacks one for a needed or chosen role.
+
+    >>> find_roles(["uid", " item "], {"user": ("user", "uid"), "item": ("item",), "time": ("ts",)}, "log.csv")
+    {'user': 'uid', 'item': ' item '}
+    """
     stripped = {name.strip(): name for name in names}
     repeated = len(stripped) < len(names) or any("_duplicated_" in name for name in names)
     require(not repeated, f"{path} names a column twice: {', '.join(names)}")
-    return stripped
+    for role in chosen:
+        require_known("column of a log", role, usual)
+    roles = {}
+    for role, candidates in {**usual, **{role: (name,) for role, name in chosen.items()}}.items():
+        match = next((name for name in candidates if name in stripped), None)
+        if match is not None:
+            roles[role] = stripped[match]
+        elif role in needed or role in chosen:
+            found = f"it has {', '.join(stripped)}; {advice.format(role=role)}"
+            raise ValueError(f"{path} has no column {' or '.join(candidates)} for {role}: {found}")
+    return roles
+
+
+def has_roles(
+    names: Iterable[str], usual: Mapping[str, Sequence[str]], needed: Iterable[str], chosen: Mapping[str, str] = {}
+) -> bool:
+    """Return whether a table has a column for each needed role, under its chosen name or a usual one."""
+    stripped = {name.strip() for name in names}
+    return all(stripped.intersection([chosen[role]] if role in chosen else usual[role]) for role in needed)
 
 
 def find_columns(names: Sequence[str], wanted: Columns | None, path: Path) -> Columns:
@@ -254,13 +285,5 @@ def find_columns(names: Sequence[str], wanted: Columns | None, path: Path) -> Co
     >>> find_columns(["movieId", "userId", "rating", "timestamp"], None, Path("ratings.csv"))
     Columns(user='userId', item='movieId', rating='rating')
     """
-    candidates = [[name] for name in wanted] if wanted else [usual.split() for usual in USUAL]
-    stripped = strip_names(names, path)
-    matches = [next((stripped[name] for name in choice if name in stripped), None) for choice in candidates]
-    for role, choice, match in zip(Columns._fields, candidates, matches, strict=True):
-        require(
-            match is not None,
-            f"{path} has no column {' or '.join(choice)} for the {role}: it has {', '.join(names)}; "
-            "name the columns, for instance 'user,item,rating'",
-        )
-    return Columns(*(str(match) for match in matches))
+    chosen, advice = {} if wanted is None else wanted._asdict(), "name the columns, for instance 'user,item,rating'"
+    return Columns(**find_roles(names, USUAL, path, chosen=chosen, needed=Columns._fields, advice=advice))

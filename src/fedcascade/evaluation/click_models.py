@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.checks import PROBABILITY, require
+from fedcascade.data.logs.reader import slice_rows
 from fedcascade.learning.click_log import MISSING, ClickLog, concatenate
 
 Shares = NDArray[np.float64]
@@ -145,20 +146,11 @@ def compare_models(batches: Callable[[], Iterator[ClickLog]], lists: int, *, tra
     PROBABILITY.check("train", train)
     split = int(train * lists)
     require(0 < split < lists, f"a log of {lists} lists is too short to compare models")
-    learned, row = [], 0
-    for batch in batches():
-        if row >= min(split, MOST_LISTS):
-            break
-        learned.append(batch.select(slice(0, min(split, MOST_LISTS) - row)))
-        row += len(batch)
-    log = concatenate(learned)
+    log = concatenate([batch for _, batch in slice_rows(batches(), 0, min(split, MOST_LISTS))])
     models = [fit(log) for fit in MODELS.values()]
     positions, known_items = log.items.shape[1], int(log.items.max()) + 1
     surprise, shown = np.zeros((len(models), positions)), np.zeros(positions)
-    row = 0
-    for batch in batches():
-        held = batch.select(slice(max(0, split - row), None))
-        row += len(batch)
+    for _, held in slice_rows(batches(), split):
         known = (held.items[:, :positions] != MISSING) & (held.items[:, :positions] < known_items)
         shown[: known.shape[1]] += known.sum(axis=0)
         items = np.where(known, held.items[:, :positions], 0)

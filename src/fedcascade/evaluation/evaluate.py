@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedcascade.checks import SHARE, Range, one_of, require, require_known, whole_numbers
 from fedcascade.constants import Checked, constant
-from fedcascade.data.logs.reader import open_log
+from fedcascade.data.logs.reader import open_log, slice_rows
 from fedcascade.evaluation.estimators import (
     ESTIMATORS,
     LOGGED_CLICKS,
@@ -20,7 +20,7 @@ from fedcascade.evaluation.estimators import (
     divide,
     gather_evidence,
 )
-from fedcascade.evaluation.fit import FrozenPolicy, fit_attraction, freeze_policy, sum_first
+from fedcascade.evaluation.fit import FrozenPolicy, add_batch, fit_attraction, freeze_policy
 from fedcascade.evaluation.rating import rate_log
 from fedcascade.federation.policies import DEFAULT_POLICY, Policy, get_policy
 from fedcascade.learning.click_log import MISSING, ClickLog
@@ -293,7 +293,7 @@ def fit_folds(
         for fold in range(2):
             sums[1 - fold].add(rated.select(folds == fold), table)
     users = max(each.users for each in sums)
-    return np.stack([fit_attraction(each, users=users) for each in sums])
+    return np.stack([fit_attraction(each, users) for each in sums])
 
 
 def choose_estimators(wanted: Sequence[str] | None, refusals: dict[str, str]) -> list[str]:
@@ -340,18 +340,10 @@ def evaluate(
     lists = log.count()
     split = int(options.train * lists)
     require(0 < split < lists, f"train must leave lists on both sides of {lists:,}, got {options.train}")
-    sums = sum_first(log, split)
+    table, sums = None if log.table is None else log.table.features, None
+    for _, batch in slice_rows(log.batches(), 0, split):
+        sums = add_batch(sums, batch, table)
+    assert sums is not None
     frozen = [freeze_policy(policy, sums, oracle) for policy in chosen]
-    table = None if log.table is None else log.table.features
-    model = fit_folds(skip_rows(log.batches(), split), sums.dimension, table, options)
-    return evaluate_frozen(skip_rows(log.batches(), split), frozen, model, table, options, progress)
-
-
-def skip_rows(batches: Iterator[ClickLog], rows: int) -> Iterator[tuple[int, ClickLog]]:
-    """Yield the batches from a row on, each with the number of its first row."""
-    first = 0
-    for batch in batches:
-        if first + len(batch) > rows:
-            start = max(0, rows - first)
-            yield first + start, batch.select(slice(start, None))
-        first += len(batch)
+    model = fit_folds(slice_rows(log.batches(), split), sums.dimension, table, options)
+    return evaluate_frozen(slice_rows(log.batches(), split), frozen, model, table, options, progress)

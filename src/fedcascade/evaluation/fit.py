@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.checks import require
-from fedcascade.data.logs.reader import Log
+from fedcascade.data.logs.reader import Log, slice_rows
 from fedcascade.federation.agent import Agent
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.server import Server
@@ -24,20 +24,21 @@ from fedcascade.learning.statistics import Statistics
 from fedcascade.saved import WarmState, load_warm, save_warm
 
 SAVE_EVERY = 30.0  # seconds between saves of an unfinished fit
+LAMBDA = 1.0  # of the ridge regression of attraction
 
 
 def fit_log(log: Log, policy: str, out: Path, *, progress: Callable[[int], None] | None = None) -> WarmState:
     """Sum a log into a file; continue the file of an interrupted fit of the same log."""
-    source = str(log.path)
-    done, sums = 0, None
+    source, table = str(log.path), None if log.table is None else log.table.features
+    row, sums = 0, None
     if out.exists():
         earlier = load_warm(out)
         advice = "choose another file, or remove it"
         require(earlier.log == source, f"{out} holds the sums of {earlier.log}: {advice}")
         require(not earlier.is_complete, f"{out} is already complete: {advice}")
-        done, sums = earlier.lists, earlier.sums
-        log.users.number_all(earlier.users)
-    row, saved = 0, time.monotonic()
+        row, sums = earlier.lists, earlier.sums
+        log.users.number(earlier.users)
+    saved = time.monotonic()
 
     def save(*, is_complete: bool) -> WarmState:
         assert sums is not None
@@ -47,38 +48,24 @@ def fit_log(log: Log, policy: str, out: Path, *, progress: Callable[[int], None]
         save_warm(out, state)
         return state
 
-    for batch in log.batches():
-        if row + len(batch) > done:
-            sums = _add_rows(sums, log, batch, slice(max(0, done - row), None))
-        row += len(batch)
+    for first, batch in slice_rows(log.batches(), row):
+        sums, row = add_batch(sums, batch, table), first + len(batch)
         if progress is not None:
             progress(row)
-        if row > done and time.monotonic() - saved > SAVE_EVERY:
+        if time.monotonic() - saved > SAVE_EVERY:
             save(is_complete=False)
             saved = time.monotonic()
     return save(is_complete=True)
 
 
-def sum_first(log: Log, rows: int) -> LogSums:
-    """Sum the first rows of a log."""
-    sums, done = None, 0
-    for batch in log.batches():
-        sums = _add_rows(sums, log, batch, slice(0, rows - done))
-        done += len(batch)
-        if done >= rows:
-            break
-    assert sums is not None
-    return sums
-
-
-def _add_rows(sums: LogSums | None, log: Log, batch: ClickLog, rows: slice) -> LogSums:
-    """Add rows of a batch to the sums, which are None before the first batch."""
-    table = None if log.table is None else log.table.features
+def add_batch(sums: LogSums | None, batch: ClickLog, table: NDArray[np.float32] | None) -> LogSums:
+    """Add a batch of a log to the sums, which are None before the first one."""
     if sums is None:
-        require(table is not None or batch.features is not None, NO_FEATURES)
-        d = table.shape[1] if table is not None else 0 if batch.features is None else batch.features.shape[2]
-        sums = LogSums(d)
-    sums.add(batch.select(rows), table)
+        given = table if batch.features is None else batch.features
+        require(given is not None, NO_FEATURES)
+        assert given is not None
+        sums = LogSums(given.shape[-1])
+    sums.add(batch, table)
     return sums
 
 
@@ -133,15 +120,14 @@ def prior_for_newcomer(server: Server, sums: LogSums) -> Statistics:
     return Statistics.zero(sums.dimension) if server.policy.trust is not None else sums.total()
 
 
-def fit_attraction(sums: LogSums, lambda_: float = 1.0, *, users: int | None = None) -> NDArray[np.float64]:
+def fit_attraction(sums: LogSums, users: int) -> NDArray[np.float64]:
     """Fit a model of attraction for each user, (users + 1, d): a ridge around the pooled theta, which is the last row.
 
     The direct method and the doubly robust estimator use it as their baseline. ``users`` counts users without lists.
     """
-    pooled = Ridge(sums.total(), lambda_).theta
+    pooled = Ridge(sums.total(), LAMBDA).theta
     rows = [
-        pooled + Ridge(Statistics(gram, moment - gram @ pooled, 0, 0, 0), lambda_).theta
+        pooled + Ridge(Statistics(gram, moment - gram @ pooled, 0, 0, 0), LAMBDA).theta
         for gram, moment in zip(sums.gram[: sums.users], sums.moment[: sums.users], strict=True)
     ]
-    others = 1 if users is None else users - sums.users + 1
-    return np.stack([*rows, *[pooled] * others])
+    return np.stack([*rows, *[pooled] * (users - sums.users + 1)])

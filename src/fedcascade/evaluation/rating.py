@@ -57,35 +57,12 @@ def rate_log(
 
     ``model`` has a row for each user and a last one for others; with ``folds``, one such table for each fold.
     """
-    stacked = np.zeros(len(log), np.int64) if folds is None else folds * model.shape[-2]
-    modelled = stacked + np.minimum(log.users, model.shape[-2] - 1)
-    arrays = _gather(policy, model.reshape(-1, model.shape[-1]), modelled, log, table)
-    n, positions = log.items.shape
-    chosen = np.full((n, policy.length), MISSING, np.int64)
-    baseline, expected = np.zeros((2, n, positions))
-    ratings = RatedLists(np.ones((n, positions)), baseline, expected, np.empty(n), chosen)
-    order = np.lexsort((modelled, arrays.users))  # so that scores of a table are computed once per user and fold
-    samples = 1 if policy.kind == 0 else SAMPLES
-    with ThreadPoolExecutor(max(1, threads)) as pool:
-        parts = np.array_split(order, max(1, threads))
-        list(pool.map(lambda rows: rate_rows(rows, arrays, samples, first_row, ratings), parts))
-    return ratings
-
-
-def _gather(
-    policy: FrozenPolicy,
-    model: NDArray[np.float64],
-    modelled: NDArray[np.int64],
-    log: ClickLog,
-    table: NDArray[np.float32] | None,
-) -> _Arrays:
     require(
         log.features is None or log.offered is not None,
         "this log has features of shown items only: add those of all items on offer, from which policies choose",
     )
-    d, n = policy.theta.shape[1], len(log)
-    newcomer = len(policy.theta) - 1
-    users = np.minimum(log.users, newcomer)
+    (n, positions), d = log.items.shape, policy.theta.shape[1]
+    stacked = np.zeros(n, np.int64) if folds is None else folds * model.shape[-2]
     columns, features = np.zeros((d, 0), np.float32), np.zeros((0, 0, d), np.float32)
     if log.features is not None:
         features = np.ascontiguousarray(log.features)
@@ -96,18 +73,26 @@ def _gather(
             columns = np.ascontiguousarray(table.T)
         else:
             features = np.ascontiguousarray(table[np.maximum(log.offered, 0)])
-    offers = np.full(n, columns.shape[1]) if log.offered is None else (log.offered != MISSING).sum(axis=1)
-    return _Arrays(
+    arrays = _Arrays(
         policy=policy,
-        model=model,
-        users=users,
-        modelled=modelled,
+        model=model.reshape(-1, model.shape[-1]),
+        users=np.minimum(log.users, len(policy.theta) - 1),
+        modelled=stacked + np.minimum(log.users, model.shape[-2] - 1),
         places=find_places(log),
         lengths=log.lengths,
-        offers=offers,
+        offers=np.full(n, columns.shape[1]) if log.offered is None else (log.offered != MISSING).sum(axis=1),
         table=columns,
         features=features,
     )
+    chosen = np.full((n, policy.length), MISSING, np.int64)
+    baseline, expected = np.zeros((2, n, positions))
+    ratings = RatedLists(np.ones((n, positions)), baseline, expected, np.empty(n), chosen)
+    order = np.lexsort((arrays.modelled, arrays.users))  # so that scores of a table are computed once per user and fold
+    samples = 1 if policy.kind == 0 else SAMPLES
+    with ThreadPoolExecutor(max(1, threads)) as pool:
+        parts = np.array_split(order, max(1, threads))
+        list(pool.map(lambda rows: rate_rows(rows, arrays, samples, first_row, ratings), parts))
+    return ratings
 
 
 @jit

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from fedcascade.checks import require
-from fedcascade.data.logs.writer import LogWriter
+from fedcascade.data.logs.writer import write_log
 from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.environment import Environment
 from fedcascade.federation.policies import get_policy
@@ -59,9 +59,7 @@ def _make_batch(environment: Environment, trace: Trace, first: int, last: int) -
 
 def write_simulated_log(path: Path, environment: Environment, trace: Trace) -> None:
     """Write the log of a run to a file."""
-    with LogWriter(path) as writer:
-        for batch in iterate_simulated_log(environment, trace):
-            writer.write(batch)
+    write_log(path, iterate_simulated_log(environment, trace))
 
 
 def learn_from_random_lists(environment: Clustered, rounds_per_user: int, *, list_length: int = 4) -> LogSums:

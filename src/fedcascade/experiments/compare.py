@@ -90,10 +90,9 @@ def compare(
     numbers = tuple(range(first, first + seeds)) if isinstance(seeds, int) else tuple(seeds)
     require(len(numbers) > 0, "seeds must be a number >= 1, or at least one seed")
     build = environment if callable(environment) else getattr(environment, "with_seed", None)
-    require(
-        build is not None, f"{type(environment).__name__} has no with_seed: give a function that builds it from a seed"
-    )
-    assert build is not None
+    if build is None:
+        name = type(environment).__name__
+        raise ValueError(f"{name} has no with_seed: give a function that builds it from a seed")
     traces: dict[str, list[Trace]] = {label: [] for label in chosen}
     for seed in numbers:
         built = build(seed)

@@ -43,7 +43,7 @@ EXCHANGES: Mapping[str, Mapping[str, float]] = {
     RATINGS: {PAPER_POLICY: 951.3, "force-comm": 1034.0, "no-auxiliary": 789.3, "fedlinucb": 486.0},
 }
 # The percentages of the text: the gap of FedC3UCB-H below another policy; None where the text gives no number.
-BELOW: Sequence[tuple[str, str, str, float | None]] = (
+BELOW: tuple[tuple[str, str, str, float | None], ...] = (
     (TEN, "regret", "fedlinucb", 0.82),
     (TEN, "regret", "fedind", 0.64),
     (TEN, "regret", "no-auxiliary", 0.10),
@@ -59,7 +59,8 @@ BELOW: Sequence[tuple[str, str, str, float | None]] = (
     (RATINGS, "regret", "force-comm", 0.06),
     (RATINGS, "exchanges", "force-comm", 0.08),
 )
-ABOVE = ((RATINGS, "no-auxiliary"), (RATINGS, "fedlinucb"))  # the text: FedC3UCB-H has more exchanges
+# The text: FedC3UCB-H has more exchanges.
+ABOVE = ((RATINGS, "exchanges", "no-auxiliary", None, True), (RATINGS, "exchanges", "fedlinucb", None, True))
 # Figure 1(c): the first policy reaches this clustering error before the second.
 SOONER = (
     ("NoAuxiliary: all users placed later, in rounds", PAPER_POLICY, "no-auxiliary", 0.0),
@@ -116,8 +117,7 @@ def judge_claims(results: Results) -> list[Claim]:
     """Judge the claims of the paper that the runs cover: percentages, clustering, exchanges."""
     plans = {plan.name: plan for plan in results.plans}
     claims = [
-        *(_judge_reduction(results, plans[row[0]], *row[1:]) for row in BELOW if row[0] in plans),
-        *(_judge_more_exchanges(results, plans[name], rival) for name, rival in ABOVE if name in plans),
+        *(_judge_totals(results, plans[row[0]], *row[1:]) for row in BELOW + ABOVE if row[0] in plans),
         *(_judge_placement(results, plans[TEN], *row) for row in SOONER),
     ]
     counts = [
@@ -128,22 +128,19 @@ def judge_claims(results: Results) -> list[Claim]:
     return claims + counts
 
 
-def _judge_reduction(results: Results, plan: Plan, quantity: str, rival: str, paper: float | None) -> Claim:
-    """Judge the gap of FedC3UCB-H below another policy, in runs paired by seed."""
+def _judge_totals(
+    results: Results, plan: Plan, quantity: str, rival: str, paper: float | None, is_more: bool = False
+) -> Claim:
+    """Judge the gap of FedC3UCB-H below another policy, or above it, in runs paired by seed."""
     ours, theirs = (list_totals(results, plan.name, policy, quantity) for policy in (PAPER_POLICY, rival))
-    gaps = [1 - own / their for own, their in zip(ours, theirs, strict=True)]
-    return _judge_gaps(plan, describe_reduction(quantity, rival), "%", paper, gaps)
+    gaps = [own / their - 1 if is_more else 1 - own / their for own, their in zip(ours, theirs, strict=True)]
+    more = f"{NAMES[PAPER_POLICY]}: more communication than {NAMES[rival]}"
+    return _judge_gaps(plan, more if is_more else describe_reduction(quantity, rival), "%", paper, gaps)
 
 
 def describe_reduction(quantity: str, rival: str) -> str:
     """Describe the claim that FedC3UCB-H is below another policy."""
     return f"{NAMES[PAPER_POLICY]}: less {'regret' if quantity == 'regret' else 'communication'} than {NAMES[rival]}"
-
-
-def _judge_more_exchanges(results: Results, plan: Plan, rival: str) -> Claim:
-    ours, theirs = (list_totals(results, plan.name, policy, "exchanges") for policy in (PAPER_POLICY, rival))
-    gaps = [own / their - 1 for own, their in zip(ours, theirs, strict=True)]
-    return _judge_gaps(plan, f"{NAMES[PAPER_POLICY]}: more communication than {NAMES[rival]}", "%", None, gaps)
 
 
 def _judge_placement(results: Results, plan: Plan, text: str, first: str, second: str, error: float) -> Claim:

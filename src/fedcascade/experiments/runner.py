@@ -90,7 +90,10 @@ def execute(
     planned_jobs = list_planned_jobs(plans)
     jobs = {planned.job.key: planned.job for planned in planned_jobs}
     check_environments(planned_jobs)
-    _make_folder(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"'{folder}' cannot hold results: {error.strerror}; give another folder with --out") from None
     missing = [job for job in jobs.values() if results.load_record(folder, job) is None]
     done, all_rounds = len(jobs) - len(missing), sum(job.rounds for job in jobs.values())
     before = all_rounds - sum(job.rounds for job in missing)
@@ -109,13 +112,6 @@ def execute(
         raise KeyboardInterrupt(f"{done} of {len(jobs)} runs saved; run the same command again to resume") from None
     results.write_tables(folder, plans, planned_jobs, time.perf_counter() - started)
     return planned_jobs
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"'{folder}' cannot hold results: {error.strerror}; give another folder with --out") from None
 
 
 def make_local_scheduler(*, workers: int | None = None) -> Scheduler:

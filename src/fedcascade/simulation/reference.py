@@ -28,8 +28,7 @@ from fedcascade.simulation.scenario import (
     Progress,
     Scenario,
     Simulation,
-    list_cluster_changes,
-    list_newcomers,
+    list_news,
     prepare_simulation,
 )
 from fedcascade.simulation.trace import Round, Trace
@@ -75,13 +74,14 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> Trace:
 
 def start_round(scenario: Scenario, simulation: Simulation, agents: Sequence[Agent], round_: int) -> None:
     """Report changed users to a server that knows true clusters, and send its prior to newcomers."""
-    server, environment = simulation.server, scenario.environment
-    for changed, cluster in list_cluster_changes(server, environment, round_):
+    server = simulation.server
+    changes, newcomers = list_news(scenario, server, round_)
+    for changed, cluster in changes:
         server.groups.set_true_cluster(changed, cluster)
-        agents[changed].restart(Statistics.zero(environment.dimension))
+        agents[changed].restart(Statistics.zero(simulation.problem.dimension))
         upload = agents[changed].send_buffer(Cause.CHANGE)
         simulation.recorder.record_exchange(round_, *run_exchange(server, agents, upload))
-    for newcomer in list_newcomers(scenario, round_):
+    for newcomer in newcomers:
         agents[newcomer].receive(server.answer(newcomer))
 
 

@@ -112,14 +112,20 @@ class Simulation:
     seed: int
 
 
-def list_cluster_changes(server: Server, environment: Environment, round_: int) -> list[tuple[int, int]]:
-    """Return users whose true cluster changes in a round, and the new cluster, for servers that know true clusters."""
-    if not server.groups.knows_clusters or not isinstance(environment, Clustered) or round_ == 1:
-        return []
-    before, now = (environment.find_moment(t) for t in (round_ - 1, round_))
-    if before is now:
-        return []
-    return [(int(user), int(now.clusters[user])) for user in np.flatnonzero(before.clusters != now.clusters)]
+def list_news(scenario: Scenario, server: Server, round_: int) -> tuple[list[tuple[int, int]], list[int]]:
+    """Return the users whose true cluster changes in a round, with the new one, and the users that join.
+
+    There are none of the first unless the server knows true clusters, and of the second unless agents get its prior.
+    """
+    environment, changes, newcomers = scenario.environment, [], []
+    if isinstance(environment, Clustered) and server.groups.knows_clusters and round_ > 1:
+        before, now = (environment.find_moment(t) for t in (round_ - 1, round_))
+        if before is not now:
+            changed = np.flatnonzero(before.clusters != now.clusters)
+            changes = [(int(user), int(now.clusters[user])) for user in changed]
+    if isinstance(environment, Clustered) and scenario.policy.trust is not None:
+        newcomers = [user for user, role in enumerate(environment.history.user_roles) if role.joined == round_]
+    return changes, newcomers
 
 
 def require_one_click(environment: Environment, policy: Policy) -> None:
@@ -128,14 +134,6 @@ def require_one_click(environment: Environment, policy: Policy) -> None:
     if behaviour is not None and (policy.personal is not None or policy.changes is not None):
         reason = f"{policy.name} learns from one click per list, and {behaviour.model} has several"
         raise ValueError(f"{reason}: use clicks 'cascade', or another policy")
-
-
-def list_newcomers(scenario: Scenario, round_: int) -> list[int]:
-    """Return the users that join in a round; their agents get the server's prior before their first list."""
-    environment = scenario.environment
-    if scenario.policy.trust is None or not isinstance(environment, Clustered):
-        return []
-    return [user for user, role in enumerate(environment.history.user_roles) if role.joined == round_]
 
 
 def prepare_simulation(scenario: Scenario) -> Simulation:

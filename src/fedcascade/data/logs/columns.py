@@ -7,9 +7,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from fedcascade.checks import require, require_known
-from fedcascade.data.tables import strip_names
-
 # Accepted names of each column; the first is written.
 USUAL: Mapping[str, tuple[str, ...]] = {
     "time": ("time", "timestamp", "ts", "time_ms", "datetime", "date"),
@@ -42,28 +39,6 @@ QUOTES, QUOTED = "'\"", '"[^"]*"'
 NAMED_LISTS = ("items", "offered")  # in text, split at bars alone if any cell of the column has one: names hold spaces
 # Cells that mean no click, and no reward.
 EMPTY = {"clicks": ("", "none", "null", "nan", "na", "-", "-1", "[]"), "rewards": ("", "none", "null", "[]")}
-
-
-def find_log_columns(names: Sequence[str], chosen: Mapping[str, str], path: object) -> dict[str, str]:
-    """Return the column of a file for each role; ``chosen`` overrides the usual names.
-
-    >>> find_log_columns(["uid", " slate ", "click"], {}, "log.csv")
-    {'user': 'uid', 'items': ' slate ', 'clicks': 'click'}
-    """
-    stripped = strip_names(names, path)
-    roles = {}
-    for role, usual in USUAL.items():
-        wanted = (chosen[role],) if role in chosen else usual
-        match = next((name for name in wanted if name in stripped), None)
-        if role in chosen or role in NEEDED:
-            listed = ", ".join(stripped)
-            advice = f"it has {listed}; name it by {role}=COLUMN"
-            require(match is not None, f"{path} has no column {' or '.join(wanted)} for {role}: {advice}")
-        if match is not None:
-            roles[role] = stripped[match]
-    for role in chosen:
-        require_known("column of a log", role, USUAL)
-    return roles
 
 
 def convert_column(role: str, kind: pl.DataType, *, has_bars: bool = False) -> pl.Expr:

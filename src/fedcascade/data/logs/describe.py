@@ -3,17 +3,21 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import polars as pl
 
+from fedcascade.data.logs.columns import LONGEST_LIST
 from fedcascade.data.logs.reader import Log
-from fedcascade.learning.click_log import MISSING, ClickLog
+from fedcascade.data.logs.writer import to_frame
+from fedcascade.learning.click_log import MISSING
+
+IDENTITY = pl.col("^(time|user|items|clicks)$")  # rows with the same values are counted as repeated
 
 
 def describe_log(log: Log) -> dict[str, Any]:
     """Return counts, click rates by position, propensities, features and possible uses."""
     lists = clicked = several = 0
     reward = 0.0
-    shown, clicks = np.zeros(0, np.int64), np.zeros(0, np.int64)
+    shown, clicks = np.zeros((2, LONGEST_LIST), np.int64)
     lengths: set[int] = set()
     times: list[float] = []
     least = 1.0
@@ -24,7 +28,8 @@ def describe_log(log: Log) -> dict[str, Any]:
         clicked += int(batch.clicks.any(axis=1).sum())
         reward += float(batch.values.sum())
         several += int((batch.clicks.sum(axis=1) > 1).sum())
-        shown, clicks = _add(shown, (batch.items != MISSING).sum(axis=0)), _add(clicks, batch.clicks.sum(axis=0))
+        shown[: batch.items.shape[1]] += (batch.items != MISSING).sum(axis=0)
+        clicks[: batch.items.shape[1]] += batch.clicks.sum(axis=0)
         lengths |= set(np.unique(batch.lengths).tolist())
         if batch.times is not None:
             times = [min([*times[:1], batch.times.min()]), max([*times[1:], batch.times.max()])]
@@ -32,7 +37,7 @@ def describe_log(log: Log) -> dict[str, Any]:
             least = min(least, float(batch.list_propensity.min()))
         if batch.features is not None:
             dimension = batch.features.shape[2]
-        digests.append(_hash_rows(batch))
+        digests.append(to_frame(batch).select(IDENTITY).hash_rows())
     known = {column: column in log.columns for column in ("time", "looked", "propensity", "propensities", "offered")}
     has_propensity = known["propensity"] or known["propensities"]
     return {
@@ -43,10 +48,10 @@ def describe_log(log: Log) -> dict[str, Any]:
         "clicked": clicked / lists,
         "several_clicks": several / lists,
         "reward": reward / lists if "rewards" in log.columns else None,
-        "repeated_rows": lists - np.unique(np.concatenate(digests)).size,
+        "repeated_rows": lists - pl.concat(digests).n_unique(),
         "positions": [
             {"position": place, "shown": int(count), "clicked": float(hits / count)}
-            for place, (count, hits) in enumerate(zip(shown, clicks, strict=True))
+            for place, (count, hits) in enumerate(zip(shown[: max(lengths)], clicks, strict=False))
         ],
         "times": [float(time) for time in times] or None,
         "least_propensity": least if has_propensity else None,
@@ -70,19 +75,3 @@ def list_uses(columns: tuple[str, ...], *, has_features: bool) -> dict[str, str]
         "rips": cascade,
         "cascade-dr": features if per_position else cascade,
     }
-
-
-def _add(total: NDArray[np.int64], more: NDArray[np.int64]) -> NDArray[np.int64]:
-    size = max(total.size, more.size)
-    return np.pad(total, (0, size - total.size)) + np.pad(more, (0, size - more.size))
-
-
-def _hash_rows(batch: ClickLog) -> NDArray[np.uint64]:
-    """Return a 64-bit hash of each row."""
-    columns = [batch.users, *batch.items.T, *batch.clicks.T]
-    columns += [] if batch.times is None else [batch.times.view(np.int64)]
-    total = np.zeros(len(batch), np.uint64)
-    for column in columns:
-        total = (total ^ column.astype(np.int64).view(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
-        total ^= total >> np.uint64(29)
-    return total

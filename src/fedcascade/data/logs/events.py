@@ -1,13 +1,12 @@
 """Tables of events, one row per shown item, as lists."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import polars as pl
 
-from fedcascade.checks import require
 from fedcascade.data.logs.columns import USUAL, convert_column
-from fedcascade.data.tables import list_columns, strip_names
+from fedcascade.data.tables import find_roles, has_roles, list_columns
 
 # Accepted names of each column; time, user, looked and propensity are those of logs.
 EVENT_NAMES: Mapping[str, tuple[str, ...]] = {
@@ -22,22 +21,14 @@ NEEDED = ("user", "item", "click")
 TRUE, FALSE = ("1", "1.0", "true", "t", "yes", "y"), ("", "0", "0.0", "false", "f", "no", "n", "none", "null", "nan")
 
 
-def _find_roles(names: Iterable[str], chosen: Mapping[str, str]) -> dict[str, str]:
-    stripped = {name.strip(): name for name in names}
-    wanted = {role: (chosen[role],) if role in chosen else usual for role, usual in EVENT_NAMES.items()}
-    matches = {role: next((name for name in usual if name in stripped), None) for role, usual in wanted.items()}
-    return {role: stripped[match] for role, match in matches.items() if match is not None}
-
-
-def is_event_table(names: Iterable[str], chosen: Mapping[str, str]) -> bool:
+def is_event_table(names: Collection[str], chosen: Mapping[str, str]) -> bool:
     """Return whether a table with these columns holds events: users, items and clicks.
 
     >>> is_event_table(["user_id", "request_id", "item_id", "rank", "is_click"], {})
     True
     """
-    listed = {name.strip() for name in names}
-    has_lists = "items" in chosen or any(name in listed for name in USUAL["items"])
-    return not has_lists and set(NEEDED) <= set(_find_roles(names, chosen))
+    has_lists = "items" in chosen or has_roles(names, USUAL, ("items",))
+    return not has_lists and has_roles(names, EVENT_NAMES, NEEDED, chosen)
 
 
 def list_events(frame: pl.LazyFrame, path: Path, chosen: Mapping[str, str]) -> pl.LazyFrame:
@@ -47,11 +38,7 @@ def list_events(frame: pl.LazyFrame, path: Path, chosen: Mapping[str, str]) -> p
     Rows of one item in one request count once, as clicked if one of them is. A request with a bad row has a null where
     a log must have none. Requests come in order of appearance.
     """
-    names = list_columns(frame, path)
-    strip_names(list(names), path)  # rejects a repeated name
-    roles = _find_roles(names, chosen)
-    for role, name in chosen.items():
-        require(role in roles, f"{path} has no column {name} for {role}: it has {', '.join(names)}")
+    roles = find_roles(list(list_columns(frame, path)), EVENT_NAMES, path, chosen=chosen)
     events = frame.select(**{role: pl.col(name) for role, name in roles.items()})
     kinds = list_columns(events, path)
     text = pl.col("click").cast(pl.String).str.strip_chars().str.to_lowercase().fill_null("")

@@ -50,14 +50,10 @@ def make_item_table(table: pl.DataFrame, path: Path, *, normalise: bool = False)
     named = next((name for name in table.columns if name.strip() in USUAL_NAMES), None)
     others = [name for name in table.columns if name != named]
     require(len(others) > 0, f"{path} has no column of features beside the names of items")
-    numbers = np.empty((len(table), len(others)))
-    for place, name in enumerate(others):
-        values = table[name].cast(pl.Float64, strict=False).to_numpy()
-        bad = np.flatnonzero(~np.isfinite(values))
-        if bad.size:
-            got = table[name][int(bad[0])]
-            raise ValueError(f"{path}, row {bad[0] + 1}, column {name.strip()}: must be a number, got {got}")
-        numbers[:, place] = values
+    numbers = table[others].cast(pl.Float64, strict=False).to_numpy(order="c")
+    for column, row in np.argwhere(~np.isfinite(numbers.T))[:1].tolist():
+        name, got = others[column].strip(), table[others[column]][row]
+        raise ValueError(f"{path}, row {row + 1}, column {name}: must be a number, got {got}")
     names = [str(row) for row in range(len(table))] if named is None else table[named].cast(pl.String).to_list()
     twice = next((row for row, is_twice in enumerate(pl.Series(names).is_first_distinct()) if not is_twice), None)
     if twice is not None:

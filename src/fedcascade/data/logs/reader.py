@@ -1,9 +1,9 @@
 """A reader of logs in batches, with bounded memory, or in memory where a file is not in order of time."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,12 +23,11 @@ from fedcascade.data.logs.columns import (
     BrokenRule,
     convert_column,
     find_broken_rules,
-    find_log_columns,
 )
 from fedcascade.data.logs.events import is_event_table, list_events
 from fedcascade.data.logs.items import LARGEST_NORM, ItemTable, convert_items
 from fedcascade.data.logs.writer import to_frame
-from fedcascade.data.tables import list_columns, read_batches, read_table, scan_file
+from fedcascade.data.tables import find_roles, has_roles, list_columns, read_batches, read_table, scan_file
 from fedcascade.learning.click_log import MISSING, ClickLog, concatenate
 from fedcascade.numerics.grid import round_to_grid
 
@@ -55,12 +54,9 @@ class Names:
         """Return the number of a name, or None."""
         return self._numbers.get(name)
 
-    def number_all(self, names: Iterable[str]) -> NDArray[np.int64]:
-        """Return the number of each name; number new names in order."""
-        return np.array([self._numbers.setdefault(name, len(self._numbers)) for name in names], np.int64)
-
-    def number(self, names: pl.Series) -> NDArray[np.int64]:
+    def number(self, names: pl.Series | Iterable[str]) -> NDArray[np.int64]:
         """Return the number of each name; new names are added, or -1 if the numbering is closed."""
+        names = names if isinstance(names, pl.Series) else pl.Series(list(names), dtype=pl.String)
         seen = names.unique(maintain_order=True)
         known = self._numbers
         if self.closed:
@@ -106,8 +102,8 @@ class Log:
 
     path: Path
     columns: tuple[str, ...]
-    frames: Callable[[int], Iterator[tuple[pl.DataFrame, pl.DataFrame]]]  # converted and raw, given the batch size
-    survey: Callable[[], Survey]
+    frame: pl.LazyFrame  # unread: a column for each role, and the number of the row
+    kinds: Mapping[str, pl.DataType]  # types of these columns
     users: Names = field(default_factory=Names)
     items: Names = field(default_factory=Names)
     table: ItemTable | None = None
@@ -116,9 +112,29 @@ class Log:
     skip_invalid: bool = False
     skipped: dict[str, tuple[int, str]] = field(default_factory=dict)  # by rule: how many rows, and the first
 
+    @cached_property
+    def survey(self) -> Survey:
+        """The count of all rows and of those out of order of time, and the lists in text that are split at bars."""
+        texts = [role for role in NAMED_LISTS if self.kinds.get(role) == pl.String]
+        wanted = {role: pl.col(role).str.replace_all(QUOTED, "").str.contains("|", literal=True) for role in texts}
+        has_time = "time" in self.kinds
+        if has_time:
+            wanted["time"] = convert_column("time", self.kinds["time"])
+        if not wanted:
+            return Survey(sum(int(batch.item()) for batch in read_batches(self.frame.select(pl.len()), self.path, 1)))
+        rows, late, latest, barred = 0, 0, -np.inf, Counter[str]()
+        for batch in read_batches(self.frame.select(**wanted), self.path, BATCH):
+            rows += len(batch)
+            barred.update({role: int(batch[role].sum()) for role in texts})
+            if has_time and len(batch):
+                times = batch["time"].cast(pl.Float64).fill_null(np.nan).to_numpy()
+                newest = np.fmax.accumulate(np.append(latest, times))
+                late, latest = late + int((times < newest[:-1]).sum()), newest[-1]
+        return Survey(rows, late, frozenset(role for role in texts if barred[role] > rows / 10))
+
     def count(self) -> int:
         """Return the number of lists."""
-        return sum(map(len, self._read_valid(BATCH))) if self.skip_invalid else self.survey().rows
+        return sum(map(len, self._read_valid(BATCH))) if self.skip_invalid else self.survey.rows
 
     def batches(self, rows: int = BATCH) -> Iterator[ClickLog]:
         """Yield the log from its beginning, ``rows`` lists at a time, fewer where a long list pads others."""
@@ -136,7 +152,7 @@ class Log:
     def list_notes(self) -> list[str]:
         """Return sentences about order and skipped rows, after the log was read to its end."""
         notes = []
-        if (survey := self.survey()).late:
+        if (survey := self.survey).late:
             late = f"{survey.late:,} of {survey.rows:,} {self.unit}s were late"
             notes.append(f"{self.path} is not in order of time: it was sorted ({late})")
         counts = sorted(self.skipped.values(), reverse=True)
@@ -146,7 +162,14 @@ class Log:
         """Yield the valid rows of each batch; raise for others, or skip them."""
         self.skipped.clear()
         dimension, allowed = None, self.items if self.items.closed else None
-        for frame, raw in self.frames(rows):
+        converted = [
+            convert_column(role, kind, has_bars=role in self.survey.barred).alias(role)
+            for role, kind in self.kinds.items()
+        ]
+        time = [convert_column("time", self.kinds["time"])] if self.survey.late else []
+        ordered = self.frame.sort(time, nulls_last=True, maintain_order=True) if time else self.frame
+        for raw in read_batches(ordered, self.path, rows):
+            frame = raw.select(converted)
             frame, numbers = self._remove(frame, raw[ROW].to_numpy(), find_broken_rules(frame, raw, allowed))
             if "features" in self.columns and len(frame):
                 sizes = frame.select(pl.col("features", "offered" if "offered" in self.columns else "items").list.len())
@@ -213,6 +236,18 @@ def cut_evenly(frames: Iterable[pl.DataFrame], rows: int) -> Iterator[pl.DataFra
         yield rest
 
 
+def slice_rows(batches: Iterable[ClickLog], start: int = 0, stop: int | None = None) -> Iterator[tuple[int, ClickLog]]:
+    """Yield the rows of batches from ``start`` up to ``stop``, each batch with the number of its first row."""
+    row = 0
+    for batch in batches:
+        begin, end = max(0, start - row), len(batch) if stop is None else min(len(batch), stop - row)
+        if begin < end:
+            yield row + begin, batch.select(slice(begin, end))
+        row += len(batch)
+        if stop is not None and row >= stop:
+            return
+
+
 def find_broken_features(frame: pl.DataFrame, sizes: NDArray[np.int64], d: int) -> list[BrokenRule]:
     """Find the rows whose features are not d numbers per item with a norm of at most 1.
 
@@ -269,9 +304,7 @@ def open_log(log: Any, *, columns: Mapping[str, str] | None = None, items: Any =
 
 def has_log_columns(names: Sequence[str]) -> bool:
     """Return whether a file with these columns is a log of lists, or a table of events."""
-    stripped = {name.strip() for name in names}
-    has_lists = all(any(usual in stripped for usual in USUAL[role]) for role in NEEDED)
-    return has_lists or is_event_table(names, {})
+    return has_roles(names, USUAL, NEEDED) or is_event_table(names, {})
 
 
 def open_frame(
@@ -288,55 +321,23 @@ def open_frame(
         frame, columns, unit = list_events(frame, path, columns or {}), {}, "request"
         names = list_columns(frame, path)
     more = [MORE] if MORE in names else []
-    roles = find_log_columns([name for name in names if name != MORE], columns or {}, path)
+    known = [name for name in names if name != MORE]
+    roles = find_roles(known, USUAL, path, chosen=columns or {}, needed=NEEDED)
     chosen = frame.select(*more, **{role: pl.col(name) for role, name in roles.items()})
     chosen = chosen.filter(~pl.all_horizontal(pl.all().is_null())).with_row_index(ROW, 1)  # without empty lines
     kinds = {role: kind for role, kind in list_columns(chosen, path).items() if role in roles}
 
-    @cache
-    def survey() -> Survey:
-        return survey_file(chosen, path, kinds)
-
-    def read_frames(rows: int) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
-        found = survey()
-        converting = [
-            convert_column(role, kind, has_bars=role in found.barred).alias(role) for role, kind in kinds.items()
-        ]
-        time = [convert_column("time", kinds["time"])] if found.late else []
-        ordered = chosen.sort(time, nulls_last=True, maintain_order=True) if time else chosen
-        for raw in read_batches(ordered, path, rows):
-            yield raw.select(converting), raw
-
     return Log(
         path=path,
         columns=tuple(roles),
-        frames=read_frames,
-        survey=survey,
+        frame=chosen,
+        kinds=kinds,
         items=Names() if items is None else Names(items.names, closed=True),
         table=items,
         unit=unit,
         has_numbered_users=kinds["user"].is_integer(),
         skip_invalid=skip_invalid,
     )
-
-
-def survey_file(frame: pl.LazyFrame, path: Path, kinds: Mapping[str, pl.DataType]) -> Survey:
-    """Count the rows and those out of order of time, and find lists in text that are split at bars."""
-    texts = [role for role in NAMED_LISTS if kinds.get(role) == pl.String]
-    wanted = {role: pl.col(role).str.replace_all(QUOTED, "").str.contains("|", literal=True) for role in texts}
-    if "time" in kinds:
-        wanted["time"] = convert_column("time", kinds["time"])
-    if not wanted:
-        return Survey(sum(int(batch.item()) for batch in read_batches(frame.select(pl.len()), path, 1)))
-    rows, late, latest, barred = 0, 0, -np.inf, Counter[str]()
-    for batch in read_batches(frame.select(**wanted), path, BATCH):
-        rows += len(batch)
-        barred.update({role: int(batch[role].sum()) for role in texts})
-        if "time" in kinds and len(batch):
-            times = batch["time"].cast(pl.Float64).fill_null(np.nan).to_numpy()
-            newest = np.fmax.accumulate(np.append(latest, times))
-            late, latest = late + int((times < newest[:-1]).sum()), newest[-1]
-    return Survey(rows, late, frozenset(role for role in texts if barred[role] > rows / 10))
 
 
 def read_history(log: Log, user: str) -> ClickLog:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import polars as pl
@@ -21,55 +21,29 @@ def check_log_path(path: Path) -> None:
     require(path.parent.is_dir(), f"there is no folder {path.parent}")
 
 
-class LogWriter:
-    """A writer of batches. The file appears when the writer is closed without an error.
+def write_log(
+    path: str | PathLike[str],
+    log: ClickLog | Iterable[ClickLog],
+    *,
+    users: Iterable[str] | None = None,
+    items: Iterable[str] | None = None,
+) -> int:
+    """Write a log, or its batches one by one, and return the number of lists; a file appears only if all is written.
 
     ``users`` and ``items`` are names, which may grow between batches; without them, numbers are written.
     """
-
-    def __init__(
-        self, path: str | PathLike[str], *, users: Iterable[str] | None = None, items: Iterable[str] | None = None
-    ) -> None:
-        self.path = Path(path)
-        check_log_path(self.path)
-        self._users, self._items = users, items
-        self._parts: list[Path] = []
-
-    def __enter__(self) -> "LogWriter":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if kind is None:
-                self._join()
-        finally:
-            for part in self._parts:
-                part.unlink(missing_ok=True)
-
-    def write(self, batch: ClickLog) -> None:
-        part = self.path.with_name(f".{self.path.name}.{len(self._parts)}.part")
-        self._parts.append(part)
-        to_frame(batch, users=self._users, items=self._items).write_parquet(part)
-
-    def _join(self) -> None:
-        require(len(self._parts) > 0, f"{self.path} is not written: there are no lists")
-        draft = self.path.with_name(f".{self.path.name}.draft")
-        frame = pl.scan_parquet(self._parts)
-        try:
-            SINKS[self.path.suffix](frame, draft)
-            draft.replace(self.path)
-        finally:
-            draft.unlink(missing_ok=True)
-
-
-def write_log(
-    path: str | PathLike[str], log: ClickLog, *, users: Iterable[str] | None = None, items: Iterable[str] | None = None
-) -> None:
-    """Write a log from memory."""
-    with LogWriter(path, users=users, items=items) as writer:
-        writer.write(log)
+    file, lists, parts = Path(path), 0, list[Path]()
+    check_log_path(file)
+    with TemporaryDirectory(prefix=f".{file.name}.", dir=file.parent) as folder:
+        for batch in [log] if isinstance(log, ClickLog) else log:
+            parts.append(Path(folder, f"{len(parts)}.parquet"))
+            to_frame(batch, users=users, items=items).write_parquet(parts[-1])
+            lists += len(batch)
+        require(len(parts) > 0, f"{file} is not written: there are no lists")
+        draft = Path(folder, "draft")
+        SINKS[file.suffix](pl.scan_parquet(parts), draft)
+        draft.replace(file)
+    return lists
 
 
 def to_frame(log: ClickLog, *, users: Iterable[str] | None = None, items: Iterable[str] | None = None) -> pl.DataFrame:

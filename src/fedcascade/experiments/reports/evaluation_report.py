@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 from fedcascade.evaluation.evaluate import HEADER, LOGGED, Evaluation
 from fedcascade.experiments.reports import html
 from fedcascade.experiments.reports.figures import COLOURS, STYLE, save_figure
-from fedcascade.platforms import write_atomically
 
 TITLE = "Estimated rewards of other policies"
 
@@ -54,6 +53,4 @@ def write_report(folder: Path, log: str, found: Evaluation) -> Path:
     if found.refusals:
         refused = html.render_table(("", ""), list(found.refusals.items()))
         parts.append(html.render_section("Estimators that do not apply", refused))
-    page = folder / "evaluation.html"
-    write_atomically(page, html.render_page(TITLE, *parts).encode())
-    return page
+    return html.write_page(folder / "evaluation.html", TITLE, parts)

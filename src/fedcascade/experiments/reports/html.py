@@ -4,6 +4,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
+from pathlib import Path
+
+from fedcascade.platforms import write_atomically
 
 GLOSSARY = "https://fedcascade.github.io/fedcascade/reference-glossary.html"
 STYLE = files(__package__).joinpath("report.css").read_text("utf-8")
@@ -73,11 +76,11 @@ def render_section(title: str, *parts: Html) -> Html:
     return Html(f"<section><h2>{escape_text(title)}</h2>{''.join(parts)}</section>")
 
 
-def render_page(title: str, *parts: Html) -> str:
-    """Render a page that loads nothing and ends with a link to the glossary."""
+def write_page(path: Path, title: str, parts: Iterable[Html]) -> Path:
+    """Write a page that loads nothing and ends with a link to the glossary, and return its path."""
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     words = f'<p class=dim><a class=dim rel="noreferrer" href="{GLOSSARY}">Glossary</a></p>'
-    return (
+    page = (
         "<!doctype html>\n"
         '<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
@@ -85,3 +88,5 @@ def render_page(title: str, *parts: Html) -> str:
         f"<title>{escape_text(title)}</title><style>{STYLE}</style></head>"
         f"<body><main><h1>{escape_text(title)}</h1>{''.join(parts)}{words}</main></body></html>\n"
     )
+    write_atomically(path, page.encode())
+    return path

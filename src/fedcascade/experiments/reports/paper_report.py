@@ -46,7 +46,7 @@ def write_report(results: Results) -> tuple[Path, list[Claim]]:
         html.render_section("Regret", *_render_regret(results)),
         summary.render_provenance(results),
     ]
-    return summary.write_page(results, TITLE, parts), claims
+    return html.write_page(results.folder / "report.html", TITLE, parts), claims
 
 
 def _describe_claims(claims: Sequence[Claim]) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from fedcascade.experiments.reports.figures import MOST_CURVES, QUANTITIES, RunC
 from fedcascade.experiments.reports.html import Html
 from fedcascade.experiments.results import Results
 from fedcascade.intervals import FEWEST_RUNS, Interval, estimate_mean, format_mean
-from fedcascade.platforms import write_atomically
 
 TOTALS = (*QUANTITIES, "reward", "coverage", "gini")
 PLUS_MINUS = "± is half of the 95% interval of a mean, by Student's t over the runs."
@@ -60,7 +59,8 @@ def write_report(results: Results) -> Path:
     ]
     introduction = html.render_paragraph(f"{describe_effort(results)} {PLUS_MINUS}", "dim")
     shares = _render_comparisons(results)
-    return write_page(results, title, [introduction, *shares, *parts, render_provenance(results)])
+    sections = [introduction, *shares, *parts, render_provenance(results)]
+    return html.write_page(results.folder / "report.html", title, sections)
 
 
 def _render_comparisons(results: Results) -> list[Html]:
@@ -68,13 +68,6 @@ def _render_comparisons(results: Results) -> list[Html]:
     caption = "Ratios of two means; runs are compared seed by seed."
     table = html.render_table(HEADER, lines, numbers=(3, 4), caption=caption)
     return [html.render_section("Comparisons", table)] if lines else []
-
-
-def write_page(results: Results, title: str, parts: Sequence[Html]) -> Path:
-    """Write a page as ``report.html`` of the results folder, and return its path."""
-    path = results.folder / "report.html"
-    write_atomically(path, html.render_page(title, *parts).encode())
-    return path
 
 
 def describe_effort(results: Results) -> str:
@@ -183,18 +176,9 @@ def _collect_runs(curves: pl.DataFrame, label: str, quantity: str) -> RunCurves:
 
 
 def save_figure(results: Results, figure: Figure, words: str, caption: str) -> Html:
-    """Save a figure next to the report, under a name made of ``words``, and render it with a caption."""
-    svg = figures.save_figure(figure, results.folder / "figures", make_file_name(words))
-    return html.render_figure(svg, caption)
-
-
-def make_file_name(words: str) -> str:
-    """Turn words into the name of a file.
-
-    >>> make_file_name("lifted, J = 5")
-    'lifted--j---5'
-    """
-    return "".join(letter if letter.isalnum() else "-" for letter in words.lower())
+    """Save a figure next to the report, under a name made of the letters and digits of ``words``, and render it."""
+    name = "".join(letter if letter.isalnum() else "-" for letter in words.lower())
+    return html.render_figure(figures.save_figure(figure, results.folder / "figures", name), caption)
 
 
 def render_provenance(results: Results) -> Html:

@@ -100,11 +100,7 @@ class PersonalState(NamedTuple):
 class PushedState(NamedTuple):
     """Pushes that agents apply in their next round, as arrays over agents. Empty where downloads apply at once."""
 
-    gram: NDArray[np.float64]
-    moment: NDArray[np.float64]
-    theta: NDArray[np.float64]
-    root: NDArray[np.float64]
-    numbers: NDArray[np.float64]  # as in AgentState
+    states: AgentState  # without buffers
     waits: NDArray[np.bool_]  # whether the agent has a push to apply
 
 

@@ -138,27 +138,27 @@ class ExchangeDriver:
         for agent, statistics in downloads:
             key = id(statistics)
             ridges[key] = ridges.get(key) or Ridge(statistics, self.policy.lambda_)
-            (self._keep_push if is_delayed else self.load_ridge)(agent, ridges[key])
-
-    def _keep_push(self, agent: int, ridge: Ridge) -> None:
-        """Keep a ridge for the next round of its agent."""
-        pushed, sums = self.pushed, ridge.statistics
-        pushed.gram[agent], pushed.moment[agent] = sums.gram, sums.moment
-        pushed.theta[agent], pushed.root[agent] = ridge.theta, ridge.root
-        pushed.numbers[agent], pushed.waits[agent] = self._compute_numbers(ridge), True
+            if is_delayed:
+                self._set_decision(self.pushed.states, agent, ridges[key])
+                self.pushed.waits[agent] = True
+            else:
+                self.load_ridge(agent, ridges[key])
 
     def load_ridge(self, agent: int, ridge: Ridge, deviation: float = 1.0) -> None:
         """Set the ridge with which an agent decides; ``deviation`` multiplies beta."""
-        states, packed, sums = self.states, self.packed, ridge.statistics
+        packed, sums = self.packed, ridge.statistics
         if packed.counts.size:  # the buffer of such an agent is empty
             pack_sums(sums.gram, sums.moment, packed.download[agent])
             packed.numbers[agent] = self._compute_numbers(ridge, deviation)
             return
-        states.gram[agent], states.moment[agent] = sums.gram, sums.moment
+        self._set_decision(self.states, agent, ridge, deviation)
+        if self.policy.personal:
+            fit_personal(self.compiled_policy, arrays.select_agent(self.states, agent), self.personal, agent)
+
+    def _set_decision(self, states: AgentState, agent: int, ridge: Ridge, deviation: float = 1.0) -> None:
+        states.gram[agent], states.moment[agent] = ridge.statistics.gram, ridge.statistics.moment
         states.theta[agent], states.root[agent] = ridge.theta, ridge.root
         states.numbers[agent] = self._compute_numbers(ridge, deviation)
-        if self.policy.personal:
-            fit_personal(self.compiled_policy, arrays.select_agent(states, agent), self.personal, agent)
 
     def _compute_numbers(self, ridge: Ridge, deviation: float = 1.0) -> tuple[float, float, float]:
         """Return ``AgentState.numbers`` for this ridge and an empty buffer."""
@@ -175,8 +175,7 @@ def make_states(users: int, d: int) -> AgentState:
 
 def make_pushed_state(users: int, d: int) -> PushedState:
     """Make the state of agents without pushes; of no agents if downloads apply at once."""
-    (gram, root), (moment, theta) = np.zeros((2, users, d, d)), np.zeros((2, users, d))
-    return PushedState(gram, moment, theta, root, np.zeros((users, 3)), np.zeros(users, np.bool_))
+    return PushedState(make_states(users, d), np.zeros(users, np.bool_))
 
 
 def _fill_buffer(states: AgentState, agent: int, statistics: Statistics) -> None:

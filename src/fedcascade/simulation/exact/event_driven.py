@@ -26,7 +26,7 @@ from fedcascade.simulation.exact.windows import (
     make_driver_scratch,
     record_batch,
 )
-from fedcascade.simulation.scenario import Scenario, list_cluster_changes, list_newcomers
+from fedcascade.simulation.scenario import Scenario, list_news
 
 SHORTEST_WINDOW = 64
 
@@ -76,12 +76,10 @@ class EventDrivenEngine:
         # Agents with the most rounds come first, so that no thread starts a long task last.
         present = np.argsort(-rounds, kind="stable")[: np.count_nonzero(rounds)]
         first = now.window.first
-        changes = list_cluster_changes(self.driver.server, self.driver.environment, first)
-        newcomers = list_newcomers(self.scenario, first)
-        has_news = bool(changes or newcomers)
-        if has_news:  # apply these before any agent plays on
+        news = list_news(self.scenario, self.driver.server, first)
+        if has_news := any(news):  # apply these before any agent plays on
             self.settle(before)
-            self.driver.start_round(first, changes, newcomers)
+            self.driver.start_round(first, *news)
             before = now
         waiting = before.window.upload_round[present] > 0
         free, late = Task(now, present[~waiting]), Task(now, present[waiting])

@@ -36,22 +36,14 @@ def select_list(
         selected[position] = candidates[selected[position]]
 
 
-@jit_inline
+@jit  # allocates arrays
 def select_pair_list(
     seed: np.uint64, t: int, items: int, theta: Vector, root: Matrix, own_root: Matrix, beta: float, scratch: Scratch
 ) -> None:
     """Write the list of an agent with a personal part into ``scratch.selected``, from exact scores of all items."""
-    value, exact_score = scratch.value[:items], scratch.exact_score
-    for first in range(0, items, simd.LANES):
-        lanes = min(simd.LANES, items - first)
-        for k in range(theta.size):
-            for lane in range(lanes):
-                scratch.gathered[k, lane] = scratch.columns[k, first + lane]
-        linear.compute_ucb_scores_into(theta, root, own_root, beta, scratch.gathered, exact_score[0], exact_score[1:])
-        for lane in range(lanes):
-            value[first + lane] = exact_score[0, lane]
-    streams.draw_words_into(seed, streams.TIE, t, scratch.tie_words[:items], scratch.draft)
-    select_top_into(value, scratch.tie_words, scratch.selected[:items])
+    columns = np.ascontiguousarray(scratch.columns[: theta.size, :items])
+    scores = linear.compute_ucb_scores(theta, root, beta, columns, own_root)
+    select_top_into(scores, streams.words(seed, streams.TIE, t, items), scratch.selected[:items])
 
 
 @jit_inline

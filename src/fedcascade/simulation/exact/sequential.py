@@ -12,7 +12,7 @@ from fedcascade.simulation.exact.lowering import CAUSES, REPLY_RULES, RoundOrder
 from fedcascade.simulation.exact.screening import Indices
 from fedcascade.simulation.exact.windows import LONGEST_WINDOW, Batch, make_batch, make_driver_scratch, record_batch
 from fedcascade.simulation.ledger import LedgerEntry
-from fedcascade.simulation.scenario import Progress, Scenario, list_cluster_changes, list_newcomers
+from fedcascade.simulation.scenario import Progress, Scenario, list_news
 
 
 class SequentialEngine:
@@ -48,8 +48,7 @@ class SequentialEngine:
         if not self.scenario.is_late:
             self._lists = self._open_lists(first, np.arange(first, first + batch.arrivals.size))
         lists = self._lists
-        changes = list_cluster_changes(driver.server, driver.environment, first)
-        driver.start_round(first, changes, list_newcomers(self.scenario, first))
+        driver.start_round(first, *list_news(self.scenario, driver.server, first))
         while done < batch.arrivals.size:
             if self._asks and lists.progress[loops.SHOWN] < first + done:
                 self._fetched[first + done] = fetched = driver.server.answer_arrival(int(batch.arrivals[done]))

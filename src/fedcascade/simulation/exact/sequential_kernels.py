@@ -147,12 +147,13 @@ def _apply_push(pushed: PushedState, agent: int, state: AgentState) -> None:
     """Replace the download by a push that arrived before the agent's round, as ``agent.observe`` does."""
     if pushed.waits[agent]:
         pushed.waits[agent] = False
+        push = arrays.view_agent(pushed.states, agent)
         for i in range(state.moment.size):
-            state.moment[i], state.theta[i] = pushed.moment[agent, i], pushed.theta[agent, i]
+            state.moment[i], state.theta[i] = push.moment[i], push.theta[i]
             for j in range(state.moment.size):
-                state.gram[i, j], state.root[i, j] = pushed.gram[agent, i, j], pushed.root[agent, i, j]
+                state.gram[i, j], state.root[i, j] = push.gram[i, j], push.root[i, j]
         for k in range(state.numbers.size):
-            state.numbers[k] = pushed.numbers[agent, k]
+            state.numbers[k] = push.numbers[k]
 
 
 @jit  # allocates arrays

@@ -96,28 +96,24 @@ def solve_all(arrays: HeldArrays, lambda_: float) -> int:
     return -1
 
 
-def require_alike(name: str, value: Any, small: Any, large: Any, agents: int) -> None:
-    """Refuse a saved value of another type, shape or range than a fresh one.
-
-    ``small`` and ``large`` are fresh values for one and for two agents: an axis on which they differ has ``agents``.
-    """
-    kind = type(small)
+def require_alike(name: str, value: Any, fresh: Any) -> None:
+    """Refuse a saved value of another type, shape or range than a fresh one."""
+    kind = type(fresh)
     require(type(value) is kind, f"{name} must be of type {kind.__name__}, got {type(value).__name__}")
-    if isinstance(small, np.ndarray):
-        shape = tuple(one if one == two else agents for one, two in zip(small.shape, large.shape, strict=True))
-        require(value.dtype == small.dtype, f"{name} must hold {small.dtype}, got {value.dtype}")
-        require(value.shape == shape, f"{name} must have the shape {shape}, got {value.shape}")
+    if isinstance(fresh, np.ndarray):
+        require(value.dtype == fresh.dtype, f"{name} must hold {fresh.dtype}, got {value.dtype}")
+        require(value.shape == fresh.shape, f"{name} must have the shape {fresh.shape}, got {value.shape}")
         require_numbers(name, value)
-    elif isinstance(small, Statistics):
-        value.check(small.dimension)
+    elif isinstance(fresh, Statistics):
+        value.check(fresh.dimension)
         for array in (value.gram, value.moment, np.array([value.count, value.rounds], float)):
             require_numbers(name, array)
-    elif isinstance(small, dict | list | tuple):
-        keys = small if isinstance(small, dict) else range(len(small))
+    elif isinstance(fresh, dict | list | tuple):
+        keys = fresh if isinstance(fresh, dict) else range(len(fresh))
         missing = [key for key in keys if key not in (value if isinstance(value, dict) else range(len(value)))]
         require(not missing, f"{name} has no {missing[:1]}")
         for key in keys:
-            require_alike(f"{name}.{key}", value[key], small[key], large[key], agents)
+            require_alike(f"{name}.{key}", value[key], fresh[key])
     elif kind in (int, float):
         most = MAX_COUNT if kind is int else MAX_NUMBER
         require(-most <= value <= most, f"{name} must be at most {most:g}, got {value}")
@@ -153,18 +149,13 @@ class Holdings:
         """Return the state as live arrays."""
         return {name: getattr(self, name) for name in ARRAYS}
 
-    @classmethod
-    def from_state(cls, state: dict[str, Any], lambda_: float) -> "Holdings":
-        """Restore holdings from ``to_state``; they take over the arrays. Raise ValueError for an invalid state."""
-        agents, d = state["moment"].shape
-        small, large = (cls(count, d, lambda_).to_state() for count in (1, 2))
-        require_alike("holdings", state, small, large, agents)
-        holdings = cls(0, d, lambda_)
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Restore the arrays of ``to_state``, and take them over. Raise ValueError for an invalid state."""
+        require_alike("holdings", state, self.to_state())
         for name in ARRAYS:
-            setattr(holdings, name, state[name])
-        invalid = solve_all(holdings.arrays, float(lambda_))
+            setattr(self, name, state[name])
+        invalid = solve_all(self.arrays, float(self.lambda_))
         require(invalid < 0, f"the sums of agent {invalid} must be finite and bounded, gram positive semi-definite")
-        return holdings
 
     def __len__(self) -> int:
         return self.count.size

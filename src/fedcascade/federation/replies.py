@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedcascade.constants import Part
 from fedcascade.federation.grouping.partition import Partition
+from fedcascade.federation.holdings import require_alike
 from fedcascade.federation.messages import Cause, Downloads, Messages, Upload, describe_push_ratio
 from fedcascade.learning.ridge import compute_log_det
 from fedcascade.learning.statistics import Statistics
@@ -51,7 +52,8 @@ class ReplyState:
         return {name: getattr(self, name) for name in self.state_names}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the attributes of ``to_state``."""
+        """Restore the attributes of ``to_state``. Raise ValueError for an invalid state."""
+        require_alike("replies", state, self.to_state())
         for name in self.state_names:
             setattr(self, name, state[name])
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import require
-from fedcascade.federation.holdings import HeldArrays, Holdings, append_zeros, drop_row, require_alike, require_places
+from fedcascade.federation.holdings import HeldArrays, Holdings, append_zeros, drop_row, require_alike
 from fedcascade.federation.messages import Messages
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import LARGEST_TOTAL, Statistics
@@ -22,7 +22,6 @@ from fedcascade.numerics.jit import jit, jit_brief, jit_inline
 from fedcascade.numerics.linear import Matrix, Vector
 
 Labels = NDArray[np.int64]
-LARGEST_LABEL = 1 << 24  # of restored labels, beside four per agent
 
 
 class Guard(NamedTuple):
@@ -120,26 +119,16 @@ class Partition:
         """Return the state as values and live arrays, without the holdings."""
         return {name: getattr(self, name) for name in self.state_names} | {"pools": dict(self.pools)}
 
-    @staticmethod
-    def from_state(
-        grouping: "Grouping", holdings: Holdings, state: Mapping[str, Any], fresh: "tuple[Partition, Partition]"
-    ) -> "Partition":
-        """Restore a partition from ``to_state``; it takes over the arrays. Raise ValueError for an invalid state.
-
-        ``fresh`` are partitions of one and of two agents, which have the types and shapes of a valid state.
-        """
-        agents, (small, large) = len(holdings), (each.to_state() for each in fresh)
-        for name in fresh[0].state_names:
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore the attributes of ``to_state``, and take over the arrays; ``check_state`` compares them."""
+        fresh = self.to_state()
+        for name in self.state_names:
             require(name in state, f"groups has no {name}")
-            if name in fresh[0].free_names:
-                require(type(state[name]) is type(small[name]), f"groups.{name} must be a {type(small[name]).__name__}")
+            if name in self.free_names:
+                require(type(state[name]) is type(fresh[name]), f"groups.{name} must be a {type(fresh[name]).__name__}")
             else:
-                require_alike(f"groups.{name}", state[name], small[name], large[name], agents)
-        require_places("groups.labels", state["labels"], LARGEST_LABEL + 4 * agents)
-        partition = grouping.begin(holdings, state["labels"])
-        partition.load_state(state)
-        partition.check_state()
-        return partition
+                require_alike(f"groups.{name}", state[name], fresh[name])
+            setattr(self, name, state[name])
 
     def check_state(self) -> None:
         """Raise ValueError if restored attributes contradict each other."""
@@ -150,13 +139,8 @@ class Partition:
         require(sorted(sums) == keys.tolist(), f"groups.{name} must have a sum for each group")
         zero = Statistics.zero(self.holdings.dimension)
         for each in sums.values():
-            require_alike(f"groups.{name}", each, zero, zero, 0)
+            require_alike(f"groups.{name}", each, zero)
             Ridge(each, self.holdings.lambda_)
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the attributes of ``to_state``."""
-        for name in self.state_names:
-            setattr(self, name, state[name])
 
     def __len__(self) -> int:
         return len(self.pools)

@@ -5,9 +5,7 @@ the global server, determinants decide about uploads and downloads.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,10 +111,6 @@ class PhasePartition(Partition):
 
     def _compute_log_det(self, statistics: Statistics) -> float:
         return compute_log_det(statistics.gram, self.holdings.lambda_)
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        super().load_state(state)
-        self._sent_log_det = {}
 
     def check_state(self) -> None:
         super().check_state()

@@ -10,22 +10,37 @@ from fedcascade.federation.changes import follow_list
 from fedcascade.federation.own_data import (
     FIRST_DEVIATION,
     FIRST_NOISE,
+    MOST_BLOCKS,
     OwnData,
     add_click,
-    make_own_data,
+    compute_width,
     pack_row,
     unpack_row,
 )
 from fedcascade.federation.policies import Policy
-from fedcascade.federation.trust import is_due, split_download, weigh_others
+from fedcascade.federation.trust import is_due, weigh_others
 from fedcascade.learning.cascade import Examination
 from fedcascade.learning.ridge import LinearEstimate
 from fedcascade.learning.statistics import Statistics, estimate_noise
 
 
 def make_policy_data(policy: Policy, shape: Sequence[int], dimension: int) -> OwnData:
-    """Make the empty own data of agents that run a policy."""
-    return make_own_data(shape, dimension, has_blocks=policy.changes is not None)
+    """Make the empty own data of agents that run a policy, in an array of this shape; () for one agent."""
+    lead, width = tuple(shape), compute_width(dimension)
+    blocks = 0 if policy.changes is None else MOST_BLOCKS
+    return OwnData(
+        total=np.zeros((*lead, width)),
+        blocks=np.zeros((*lead, blocks, width)),
+        levels=np.zeros((*lead, blocks), np.int64),
+        used=np.zeros((*lead, 1), np.int64),
+        since=np.zeros((*lead, width)),
+        others_gram=np.zeros((*lead, dimension, dimension)),
+        others_moment=np.zeros((*lead, dimension)),
+        cusum=np.zeros((*lead, 1)),
+        weight=np.zeros((*lead, 1)),
+        noise=np.full((*lead, 1), FIRST_NOISE),
+        deviation=np.full((*lead, 1), FIRST_DEVIATION),
+    )
 
 
 class OwnDataKeeper:
@@ -79,10 +94,12 @@ class OwnDataKeeper:
         """Return a download with others' data weighed; ``pending`` are own data that the server did not have."""
         if self._trust is None:
             return download
-        noise = estimate_noise(download.count, download.reward)
+        self.data.noise[0] = estimate_noise(download.count, download.reward)  # that the server assumed for its prior
+        held = self.total - pending
         if self._is_private:  # the server's copy of own data has noise, and is not in the answer
-            download = download + (self.total - pending)
-        split_download(self.data, pending.gram, pending.moment, download.gram, download.moment, noise)
+            download = download + held
+        others = download - held
+        self.data.others_gram[:], self.data.others_moment[:] = others.gram, others.moment
         return self.weigh(pending)
 
     def weigh(self, pending: Statistics) -> Statistics:

@@ -47,21 +47,6 @@ def is_due(own: OwnData, rule: CompiledTrust) -> bool:
 
 
 @jit
-def split_download(
-    own: OwnData, pending_gram: Matrix, pending_moment: Vector, gram: Matrix, moment: Vector, noise: float
-) -> None:
-    """Split others' data from a download; ``pending`` are own data that the server did not have.
-
-    ``noise`` is the variance of a click that the server assumed for its prior.
-    """
-    total_gram, total_moment = np.empty_like(gram), np.empty_like(moment)
-    unpack_sums(own.total, total_gram, total_moment)
-    own.noise[0] = noise
-    own.others_moment[:] = moment - (total_moment - pending_moment)
-    own.others_gram[:] = gram - (total_gram - pending_gram)
-
-
-@jit
 def weigh_others(
     own: OwnData, rule: CompiledTrust, pending_gram: Matrix, pending_moment: Vector, gram: Matrix, moment: Vector
 ) -> None:

@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.constants import Part
+from fedcascade.constants import Part, constant
 from fedcascade.federation.grouping.partition import Partition
 from fedcascade.federation.holdings import require_alike
-from fedcascade.federation.messages import Cause, Downloads, Messages, Upload, describe_push_ratio
+from fedcascade.federation.messages import PUSH_RATIO, Cause, Downloads, Messages, Upload
 from fedcascade.learning.ridge import compute_log_det
 from fedcascade.learning.statistics import Statistics
 
@@ -135,7 +135,7 @@ class Lagging(ReplyRule):
     agents: ClassVar[str] = "partly asynchronous"
     download_cause: ClassVar[Cause | None] = Cause.PUSH
     delays_pushes: ClassVar[bool] = True
-    gamma_d: float = describe_push_ratio(5.0, "gamma_D")
+    gamma_d: float = constant(5.0, symbol="gamma_D", **PUSH_RATIO)
 
     def begin(self, groups: Partition) -> ReplyState:
         return _LaggingReplies(self, groups)

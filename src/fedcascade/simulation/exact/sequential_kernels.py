@@ -10,8 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.federation.grouping.graph.complete import GraphPartition
-from fedcascade.federation.grouping.graph.search import is_far_apart
+from fedcascade.federation.grouping.graph.complete import GraphPartition, is_far_apart
 from fedcascade.federation.holdings import HeldArrays, add_upload, compute_confidence_width
 from fedcascade.federation.personal import SplitSums, split_rewards
 from fedcascade.learning.confidence import compute_beta

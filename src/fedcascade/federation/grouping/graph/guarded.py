@@ -12,8 +12,13 @@ from numpy.typing import NDArray
 
 from fedcascade.checks import PROBABILITY
 from fedcascade.constants import constant
-from fedcascade.federation.grouping.graph.complete import GraphPartition, HeterogeneityGraph
-from fedcascade.federation.grouping.graph.search import Edges, connect_to_all, delete_refuted_edges
+from fedcascade.federation.grouping.graph.complete import (
+    Edges,
+    GraphPartition,
+    HeterogeneityGraph,
+    connect_to_all,
+    delete_refuted_edges,
+)
 from fedcascade.federation.grouping.partition import Labels, Partition
 from fedcascade.federation.holdings import Holdings, drop_row
 from fedcascade.learning.statistics import Statistics

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from fedcascade.numerics import linear
 from fedcascade.numerics.elementary import log
 from fedcascade.numerics.jit import jit, jit_no_refcount
-from fedcascade.numerics.lanes import LANES, factorise_lanes, measure_lane
-from fedcascade.numerics.linear import Matrix, Vector
+from fedcascade.numerics.linear import Matrix, Vector, factorise_lanes, measure_lane
+from fedcascade.numerics.simd import DOUBLES
 
 FIT_ITERATIONS = 10
 ISOTROPIC_USERS = 2  # strength of the prior that T is a multiple of I: d + 2 users
@@ -88,7 +88,7 @@ def make_gaussian(mean: Vector, covariance: Matrix, variance: float) -> Gaussian
     arrays = mean.copy(), covariance.copy(), information, precision, pull
     log_det = d * log(variance) - log_det
     matrices, vectors = np.zeros((4, d, d)), np.zeros((3, d))
-    lanes = np.zeros((d * (d + 1) + 1) * LANES)
+    lanes = np.zeros((d * (d + 1) + 1) * DOUBLES)
     work = Workspace(matrices[0], matrices[1], matrices[2], matrices[3], vectors[0], vectors[1], vectors[2], lanes)
     return Gaussian(*arrays, variance, linear.multiply(pull, mean), log_det, work)
 
@@ -123,9 +123,9 @@ def measure_joints(
 ) -> Vector:
     """Return ``measure_evidence`` of ``share`` times some data plus those at each place, eight at a time."""
     evidence, lanes = np.empty(places.size), base.work.lanes
-    for first in range(0, places.size, LANES):
-        count = min(LANES, places.size - first)
-        for lane in range(LANES):  # lanes without a place repeat the first
+    for first in range(0, places.size, DOUBLES):
+        count = min(DOUBLES, places.size - first)
+        for lane in range(DOUBLES):  # lanes without a place repeat the first
             place = places[first + lane if lane < count else first]
             _fill_lane(data[0], data[1], share, grams[place], moments[place], base, lanes[lane:])
         factorise_lanes(lanes, base.mean.size)
@@ -142,10 +142,10 @@ def _fill_lane(
     """Write the posterior precision and information vector of ``measure_evidence`` to a lane."""
     d = moment.size
     for i in range(d):
-        row = i * (d + 1) * LANES
+        row = i * (d + 1) * DOUBLES
         for j in range(i, d):
-            lane[row + j * LANES] = share * gram[i, j] + more_gram[i, j] + base.precision[i, j]
-        lane[row + d * LANES] = share * moment[i] + more_moment[i] + base.pull[i]
+            lane[row + j * DOUBLES] = share * gram[i, j] + more_gram[i, j] + base.precision[i, j]
+        lane[row + d * DOUBLES] = share * moment[i] + more_moment[i] + base.pull[i]
 
 
 @jit_no_refcount

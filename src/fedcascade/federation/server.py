@@ -28,7 +28,7 @@ class Server:
         self.holdings = Holdings(agents, dimension, policy.lambda_)
         self.groups = policy.grouping.begin(self.holdings, truth)
         if policy.sharing is not None:
-            self.groups.guard = policy.sharing.guard
+            self.groups.guard = policy.sharing
         self.reply_state = policy.reply_rule.begin(self.groups)
         self.rounds = 0
 

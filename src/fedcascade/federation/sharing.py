@@ -4,6 +4,7 @@ The paper answers with the sum over a group. A server adds a ``Sharing`` to its 
 agents to hide each of them, and weighs their data by evidence. An agent's own uploads always count in full.
 """
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,8 +12,7 @@ import numpy as np
 
 from fedcascade.checks import POSITIVE, RATIO, whole_numbers
 from fedcascade.constants import Part, constant
-from fedcascade.federation.grouping.partition import Guard
-from fedcascade.learning.statistics import Statistics
+from fedcascade.learning.statistics import LARGEST_TOTAL, Statistics
 from fedcascade.numerics.elementary import exp, log
 from fedcascade.numerics.jit import jit, jit_no_refcount
 from fedcascade.numerics.linear import Matrix, Vector, factorise_lanes, measure_lane
@@ -46,10 +46,12 @@ class Sharing(Part):
         1.0, meaning="prior length of theta: tau^2 is length^2 / d", symbol="tau sqrt(d)", range=POSITIVE
     )
 
-    @property
-    def guard(self) -> Guard:
-        """The limits that partitions apply."""
-        return Guard(self.min_others, float(self.max_weight))
+    def compute_limit(self, median: int, agents: int) -> float:
+        """Return the most observations of one agent that count, if the median count has ``median`` bits.
+
+        All agents together count at most ``LARGEST_TOTAL`` / 2, so that the sum can be solved however many upload.
+        """
+        return min(float(self.max_weight * 2.0**median), LARGEST_TOTAL / (2.0 * max(1, agents)))
 
     def limit(self, own: Statistics, answer: Statistics) -> Statistics:
         """Return the answer to an agent that has uploaded ``own``, with other agents' data scaled by their weight."""
@@ -62,6 +64,9 @@ class Sharing(Part):
     def compute_prior(self, dimension: int) -> float:
         """Return sigma^2 / tau^2."""
         return float(self.variance * dimension / self.length**2)
+
+
+UNLIMITED = Sharing(min_others=0, max_weight=math.inf)
 
 
 class Lanes(NamedTuple):

@@ -5,10 +5,9 @@ agents with the pooled statistics of each group. Pools are updated upload by upl
 agents.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,29 +15,13 @@ from numpy.typing import ArrayLike, NDArray
 from fedcascade.checks import require
 from fedcascade.federation.holdings import HeldArrays, Holdings, append_zeros, drop_row, require_alike
 from fedcascade.federation.messages import Messages
+from fedcascade.federation.sharing import UNLIMITED
 from fedcascade.learning.ridge import Ridge
-from fedcascade.learning.statistics import LARGEST_TOTAL, Statistics
+from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.jit import jit, jit_brief, jit_inline
 from fedcascade.numerics.linear import Matrix, Vector
 
 Labels = NDArray[np.int64]
-
-
-class Guard(NamedTuple):
-    """Limits on other agents' data in an answer."""
-
-    min_others: int  # with fewer other agents, an answer holds the agent's own data alone
-    max_weight: float  # most data of one other agent, in medians
-
-    def compute_limit(self, median: int, agents: int) -> float:
-        """Return the most observations of one agent that count, if the median count has ``median`` bits.
-
-        All agents together count at most ``LARGEST_TOTAL`` / 2, so that the sum can be solved however many upload.
-        """
-        return min(float(self.max_weight * 2.0**median), LARGEST_TOTAL / (2.0 * max(1, agents)))
-
-
-NO_GUARD = Guard(0, math.inf)
 
 
 @jit_inline
@@ -110,7 +93,7 @@ class Partition:
     def __init__(self, holdings: Holdings, labels: Labels) -> None:
         self.holdings = holdings
         self.labels = labels
-        self.guard = NO_GUARD
+        self.guard = UNLIMITED
         self.regrouped = np.zeros(labels.size, np.bool_)  # no download since the agent's group changed
         # One zero for all: statistics are values, and there may be a million groups.
         self.pools = dict.fromkeys(np.unique(labels).tolist(), Statistics.zero(holdings.dimension))
@@ -169,7 +152,7 @@ class Partition:
         total = self.pools[int(groups[0])]
         for label in groups[1:].tolist():
             total += self.pools[label]
-        if self.guard is NO_GUARD:
+        if self.guard == UNLIMITED:
             return total
         held = self.holdings
         others, median, heaviest = measure_members(agent, groups, self.labels, held.count)

@@ -126,7 +126,7 @@ def choose_list(
     scores = state.decision.scores(offered, compute_beta(policy, state, problem))
     chosen = oracle.choose(scores, ties, attributes)
     check_list(chosen, len(offered), oracle.length)
-    measure = getattr(oracle, "propensities", None)  # of an ``Explorer``; isinstance of a protocol takes 20 us
+    measure = getattr(oracle, "propensities", None)  # of an oracle that explores
     chances = None if measure is None else measure(scores, chosen)
     return ShownList(state.id, state.arrivals + 1, chosen, offered[chosen], chances)
 

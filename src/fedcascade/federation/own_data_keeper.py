@@ -51,7 +51,7 @@ class OwnDataKeeper:
         self.data = make_policy_data(policy, (), dimension) if data is None else data
         self._detection = None if policy.changes is None else policy.changes.compile()
         self._is_private = policy.privacy is not None
-        self._trust = None if policy.trust is None else policy.trust.compile(policy.lambda_)
+        self._trust, self._lambda = policy.trust, float(policy.lambda_)
 
     @property
     def total(self) -> Statistics:
@@ -88,7 +88,7 @@ class OwnDataKeeper:
 
     def is_weighing_due(self) -> bool:
         """Return whether others' data are due to be weighed again."""
-        return self._trust is not None and bool(is_due(self.data, self._trust))
+        return self._trust is not None and bool(is_due(self.data, float(self._trust.every)))
 
     def receive(self, download: Statistics, pending: Statistics) -> Statistics:
         """Return a download with others' data weighed; ``pending`` are own data that the server did not have."""
@@ -104,9 +104,8 @@ class OwnDataKeeper:
 
     def weigh(self, pending: Statistics) -> Statistics:
         """Return the last download with others' data weighed."""
-        assert self._trust is not None
         gram, moment = np.empty_like(pending.gram), np.empty_like(pending.moment)
-        weigh_others(self.data, self._trust, pending.gram, pending.moment, gram, moment)
+        weigh_others(self.data, self._lambda, pending.gram, pending.moment, gram, moment)
         own = self.total - pending
         return Statistics(gram, moment, own.count, own.clicks, own.rounds, own.shortfall)
 

@@ -62,15 +62,9 @@ def compute_log_det(upper: Matrix) -> float:
     return 2.0 * total
 
 
-@jit
-def compute_leverage(upper: Matrix, vector: Vector) -> float:
-    """Compute vector^T matrix^-1 vector for the matrix whose upper factor is given."""
-    return solve_factor_into(upper, vector.copy())
-
-
 @jit_inline
 def solve_factor_into(upper: Matrix, vector: Vector) -> float:
-    """Overwrite a vector with U^-T vector for an upper factor U, and return its squared length."""
+    """Overwrite a vector v with U^-T v for an upper factor U; return its squared length, v^T matrix^-1 v."""
     total = 0.0
     for k in range(vector.size):
         value = vector[k]

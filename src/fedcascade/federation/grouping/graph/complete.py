@@ -76,10 +76,22 @@ class GraphPartition(Partition):
 
     def revise(self, agent: int) -> None:
         """Delete the refuted edges of ``agent``, and split its group if any was (Algorithm 3, lines 5 to 13)."""
+        if self.delete_refuted_edges(agent):
+            self.split_group(int(self.labels[agent]))
+
+    def delete_refuted_edges(self, agent: int) -> bool:
+        """Delete the refuted edges of ``agent``, and return whether there were any."""
         held = self.holdings
         width = held.width / np.sqrt(1.0 + held.count) if self.is_narrow else held.width
-        if delete_refuted_edges(self.edges, held, width, agent, self.alpha_d):
-            self.split_group(int(self.labels[agent]))
+        refuted = find_far(self.edges[agent], held.theta, held.length, width, agent, self.alpha_d)
+        if refuted.size:
+            self.edges[agent, refuted] = self.edges[refuted, agent] = False
+        return refuted.size > 0
+
+    def connect_to_all(self, agent: int) -> None:
+        """Connect an agent to all others."""
+        self.edges[agent] = self.edges[:, agent] = True
+        self.edges[agent, agent] = False
 
     def join(self) -> None:
         """Connect a new agent to all others. Its edges join all groups into one."""
@@ -94,11 +106,11 @@ class GraphPartition(Partition):
         newcomer = len(self.labels)
         require_memory(newcomer + 1)
         self.edges = append_zeros(self.edges, axes=2)
-        connect_to_all(self.edges, newcomer)
+        self.connect_to_all(newcomer)
 
     def restart(self, agent: int) -> None:
         """Connect the agent to all others again."""
-        connect_to_all(self.edges, agent)
+        self.connect_to_all(agent)
         self.regroup([np.arange(self.labels.size)])
 
     def forget(self, agent: int) -> None:
@@ -150,20 +162,6 @@ def find_far(
             far[size] = neighbour
             size += 1
     return far[:size]
-
-
-def delete_refuted_edges(edges: Edges, holdings: Holdings, width: Vector, agent: int, alpha: float) -> bool:
-    """Delete the refuted edges of ``agent``, and return whether there were any."""
-    refuted = find_far(edges[agent], holdings.theta, holdings.length, width, agent, alpha)
-    if refuted.size:
-        edges[agent, refuted] = edges[refuted, agent] = False
-    return refuted.size > 0
-
-
-def connect_to_all(edges: Edges, agent: int) -> None:
-    """Connect an agent to all others."""
-    edges[agent] = edges[:, agent] = True
-    edges[agent, agent] = False
 
 
 @jit

@@ -1,7 +1,8 @@
 """The server's statistics of each agent: the paper's Sigma_ser, b_ser, T_ser and theta_ser."""
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,8 +133,37 @@ def require_places(name: str, places: NDArray[np.int64], end: int, least: int = 
     require(is_inside, f"{name} must be in {least}..{end - 1}")
 
 
-class Holdings:
+class Restorable:
+    """A part of a server's state: ``state_names`` are the attributes that outlive a process."""
+
+    state_label: ClassVar[str]  # its key in the state of the server
+    state_names: ClassVar[tuple[str, ...]] = ()
+    free_names: ClassVar[tuple[str, ...]] = ()  # those of ``state_names`` whose size depends on the data
+
+    def to_state(self) -> dict[str, Any]:
+        """Return the state as values and live arrays."""
+        return {name: getattr(self, name) for name in self.state_names}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore the attributes of ``to_state`` in a new object, and take over the arrays.
+
+        Raise ValueError if an attribute has another type, or another shape where that does not depend on the data.
+        """
+        for name, fresh in self.to_state().items():
+            label = f"{self.state_label}.{name}"
+            require(name in state, f"{self.state_label} has no {name}")
+            if name in self.free_names:
+                require(type(state[name]) is type(fresh), f"{label} must be a {type(fresh).__name__}")
+            else:
+                require_alike(label, state[name], fresh)
+            setattr(self, name, state[name])
+
+
+class Holdings(Restorable):
     """Statistics and estimate of every agent, as arrays over agents."""
+
+    state_label = "holdings"
+    state_names = ARRAYS
 
     def __init__(self, agents: int, dimension: int, lambda_: float) -> None:
         self.lambda_ = lambda_
@@ -145,15 +175,8 @@ class Holdings:
         self.count, self.clicks, self.rounds = (np.zeros(agents, np.int64) for _ in range(3))
         self.shortfall = np.zeros(agents)
 
-    def to_state(self) -> dict[str, Any]:
-        """Return the state as live arrays."""
-        return {name: getattr(self, name) for name in ARRAYS}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Restore the arrays of ``to_state``, and take them over. Raise ValueError for an invalid state."""
-        require_alike("holdings", state, self.to_state())
-        for name in ARRAYS:
-            setattr(self, name, state[name])
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        super().load_state(state)
         invalid = solve_all(self.arrays, float(self.lambda_))
         require(invalid < 0, f"the sums of agent {invalid} must be finite and bounded, gram positive semi-definite")
 

@@ -98,8 +98,8 @@ class OwnDataKeeper:
         held = self.total - pending
         if self._is_private:  # the server's copy of own data has noise, and is not in the answer
             download = download + held
-        others = download - held
-        self.data.others_gram[:], self.data.others_moment[:] = others.gram, others.moment
+        np.subtract(download.gram, held.gram, out=self.data.others_gram)
+        np.subtract(download.moment, held.moment, out=self.data.others_moment)
         return self.weigh(pending)
 
     def weigh(self, pending: Statistics) -> Statistics:

@@ -81,8 +81,10 @@ class Server:
 
     def take(self, upload: Upload, *collected: Upload) -> Downloads:
         """Run Algorithm 3 on checked uploads: add them, answer by the present groups, then revise the groups."""
-        if upload.cause is Cause.CHANGE:
-            self._clear(upload.agent)
+        if upload.cause is Cause.CHANGE:  # drop all uploads of the agent, and treat it as a newcomer
+            self.rounds -= int(self.holdings.rounds[upload.agent])
+            self.holdings.clear(upload.agent)
+            self.groups.restart(upload.agent)
         uploads = (upload, *collected)
         if self.policy.privacy is not None:
             uploads = (replace(upload, statistics=self.policy.privacy.discount(upload.statistics)),)
@@ -100,12 +102,6 @@ class Server:
         for message in uploads:
             self.groups.revise(message.agent)
         return downloads
-
-    def _clear(self, agent: int) -> None:
-        """Drop all uploads of an agent, and treat it as a newcomer."""
-        self.rounds -= int(self.holdings.rounds[agent])
-        self.holdings.clear(agent)
-        self.groups.restart(agent)
 
     def _answer_agents(self, agents: Sequence[int]) -> Downloads:
         downloads = tuple((agent, self._build_answer(agent)) for agent in agents)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import require
-from fedcascade.federation.holdings import HeldArrays, Holdings, append_zeros, drop_row, require_alike
+from fedcascade.federation.holdings import HeldArrays, Holdings, Restorable, append_zeros, drop_row, require_alike
 from fedcascade.federation.messages import Messages
 from fedcascade.federation.sharing import UNLIMITED
 from fedcascade.learning.ridge import Ridge
@@ -83,11 +83,12 @@ def subtract_excess(
     return fallen
 
 
-class Partition:
+class Partition(Restorable):
     """A partition of the agents: ``labels`` has the group of each, ``pools`` the summed statistics of each group."""
 
-    state_names: ClassVar[tuple[str, ...]] = ("labels", "regrouped", "pools")  # the attributes that outlive a process
-    free_names: ClassVar[tuple[str, ...]] = ("pools",)  # those of ``state_names`` whose size depends on the data
+    state_label = "groups"
+    state_names: ClassVar[tuple[str, ...]] = ("labels", "regrouped", "pools")
+    free_names: ClassVar[tuple[str, ...]] = ("pools",)
     knows_clusters: ClassVar[bool] = False  # a simulation sets the true clusters
 
     def __init__(self, holdings: Holdings, labels: Labels) -> None:
@@ -99,19 +100,7 @@ class Partition:
         self.pools = dict.fromkeys(np.unique(labels).tolist(), Statistics.zero(holdings.dimension))
 
     def to_state(self) -> dict[str, Any]:
-        """Return the state as values and live arrays, without the holdings."""
-        return {name: getattr(self, name) for name in self.state_names} | {"pools": dict(self.pools)}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the attributes of ``to_state``, and take over the arrays; ``check_state`` compares them."""
-        fresh = self.to_state()
-        for name in self.state_names:
-            require(name in state, f"groups has no {name}")
-            if name in self.free_names:
-                require(type(state[name]) is type(fresh[name]), f"groups.{name} must be a {type(fresh[name]).__name__}")
-            else:
-                require_alike(f"groups.{name}", state[name], fresh[name])
-            setattr(self, name, state[name])
+        return super().to_state() | {"pools": dict(self.pools)}
 
     def check_state(self) -> None:
         """Raise ValueError if restored attributes contradict each other."""
@@ -152,7 +141,7 @@ class Partition:
         total = self.pools[int(groups[0])]
         for label in groups[1:].tolist():
             total += self.pools[label]
-        if self.guard == UNLIMITED:
+        if self.guard is UNLIMITED:
             return total
         held = self.holdings
         others, median, heaviest = measure_members(agent, groups, self.labels, held.count)

@@ -65,11 +65,6 @@ class PhasePartition(Partition):
         self._downloads: list[tuple[int, Statistics]] = []
         self._share_everything()
 
-    @property
-    def phase_ends(self) -> int:
-        """Last round of the current phase: 1, 3, 7, 15, ..."""
-        return int(2 ** (self.phase + 1) - 1)
-
     def answer(self, agent: int) -> Statistics:
         return self.known[self._get_cell(agent)]
 
@@ -87,10 +82,9 @@ class PhasePartition(Partition):
         if self._compute_log_det(self.known[cell]) - self._get_sent_log_det(cell) > math.log(self.rule.gamma_u):
             self._upload(agent, cell)
         rounds = int(self.holdings.rounds.sum())
-        if rounds >= self.phase_ends:
+        if rounds >= 2 ** (self.phase + 1) - 1:  # the last round of the phase: 1, 3, 7, 15, ...
             self._start_phase()
-        while rounds >= self.phase_ends:
-            self.phase += 1
+            self.phase = (rounds + 1).bit_length() - 1
 
     def forget(self, agent: int) -> None:
         raise ValueError(f"agent {agent} cannot be forgotten: local servers keep sums of all their agents")

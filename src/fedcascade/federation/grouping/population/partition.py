@@ -8,7 +8,7 @@ asker's own data are added to that.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -55,11 +55,11 @@ class Population(Part):
 class PopulationPartition(Partition):
     """Groups, responsibilities of each user, and the population's mean and covariance."""
 
-    state_names: ClassVar[tuple[str, ...]] = (
+    state_names = (
         *PER_AGENT, "group", "mean", "covariance", "uncertainty", "variance", "visited", "uploads", "next_fit", "fits",
         "observed", "count_bits", "pools", "active", "last_asker", "last_answer",
     )  # fmt: skip
-    free_names: ClassVar[tuple[str, ...]] = ("pools", "active")
+    free_names = ("pools", "active")
 
     def __init__(self, rule: Population, holdings: Holdings) -> None:
         agents, d = len(holdings), holdings.dimension

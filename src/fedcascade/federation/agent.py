@@ -27,7 +27,7 @@ from fedcascade.learning.statistics import Statistics
 
 OPEN_LISTS = 1024  # drop a list without feedback after 1024 newer ones
 STATE_FORMAT = 2
-SAVED = ("arrivals", "uploads", "buffer", "unanswered", "change_pending")  # as they are
+SAVED = ("arrivals", "uploads", "buffer", "unanswered", "change_pending")  # fields saved unchanged
 LIST_FIELDS = ("impression", "items", "features", "propensities")  # saved of an open list
 Click = int | Examination | None  # the clicked position, counted from 0; an examination; or no click
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 from fedcascade.checks import RATIO
 from fedcascade.learning.statistics import Statistics
 
-# Declarations of constants that cause uploads and downloads, but their defaults and symbols.
+# Declarations of constants that cause uploads and downloads, without defaults and symbols.
 UPLOAD_RATIO: dict[str, Any] = {
     "meaning": "upload when the determinant has grown by more than this ratio; 1 is always, inf is never",
     "range": RATIO,

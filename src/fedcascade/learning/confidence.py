@@ -24,7 +24,7 @@ class ProblemSize:
             require_integer(name.replace("_", " "), getattr(self, name))
 
 
-# The declaration of alpha_c, of a trigger and of a theorem, but its default.
+# The declaration of alpha_c, of a trigger and of a theorem, without a default.
 ALPHA_C: dict[str, Any] = {
     "meaning": "an agent uploads when its determinant has grown by this factor plus one", "symbol": "alpha_c",
     "range": POSITIVE,

@@ -17,7 +17,7 @@ from fedcascade.numerics.linear import Matrix, Vector
 from fedcascade.platforms import measure_memory
 
 Edges = NDArray[np.bool_]  # a symmetric matrix
-# The declaration of alpha_d (Algorithm 3, line 9), but its default.
+# The declaration of alpha_d (Algorithm 3, line 9), without a default.
 ALPHA_D: dict[str, Any] = {
     "meaning": "an edge is deleted beyond this many confidence widths", "symbol": "alpha_d", "range": POSITIVE,
 }  # fmt: skip

@@ -119,11 +119,11 @@ def _check_agent_state(state: Mapping[str, Any], fresh: Agent) -> None:
     for name, value in known.items():
         if name not in ("format", "shown", "pushed"):
             require(name in state, f"it has no {name}")
-            require_alike(name, state[name], value, value, 1)
+            require_alike(name, state[name], value)
     for name in ("arrivals", "uploads"):
         require_integer(name, state[name], 0)
     if state.get("pushed") is not None:
-        require_alike("pushed", state["pushed"], known["download"], known["download"], 1)
+        require_alike("pushed", state["pushed"], known["download"])
     for name in ("buffer", "unanswered", "first", "download", "pushed", "personal"):
         if isinstance(state.get(name), Statistics):
             _require_sums(state[name]) if name in ("buffer", "unanswered", "first") else Ridge(
@@ -165,7 +165,7 @@ def _check_list(shown: Mapping[str, Any], dimension: int) -> None:
     n = items.size
     require(n > 0, "a shown list has no items")
     fresh = np.zeros(n, np.intp), np.zeros((n, dimension), np.float32), None if chances is None else np.zeros(n)
-    require_alike("a shown list", (items, features, chances), fresh, fresh, n)
+    require_alike("a shown list", (items, features, chances), fresh)
     read_features(features, dimension)
     require_places("a shown list", items, np.iinfo(np.intp).max)
     is_chance = chances is None or bool(np.all((chances > 0) & (chances <= 1)))

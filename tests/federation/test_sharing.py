@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedcascade.federation.grouping.partition import Guard, measure_members
+from fedcascade.federation.grouping.partition import measure_members
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.server import Server
@@ -102,7 +102,7 @@ def test_an_answer_holds_of_each_other_no_more_than_the_limit(seed: int, agents:
             statistics = observe(random, [1.0, 0.0, 0.0], int(2 ** random.integers(1, 8)))
             server.take(Upload(agent=agent, sequence=1, cause=Cause.FORCED, statistics=statistics))
     counts, asker = server.holdings.count, int(random.integers(agents))
-    server.groups.guard = Guard(1, max_weight)
+    server.groups.guard = Sharing(min_others=1, max_weight=max_weight)
     answer = server.groups.sum_groups(asker, np.zeros(1, np.int64))
     limit = limit_group(counts, max_weight, asker)
     shares = [min(1.0, limit / count) if count and agent != asker else 1.0 for agent, count in enumerate(counts)]

@@ -9,7 +9,7 @@ from typing import Self
 
 import numpy as np
 
-from fedcascade.federation.grouping.graph.search import find_components
+from fedcascade.federation.grouping.graph.complete import find_components
 from fedcascade.federation.holdings import Holdings
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES

@@ -16,7 +16,7 @@ from fedcascade.numerics.code_cache import announce_compilation
 from fedcascade.numerics.jit import jit
 
 PROGRAM = (
-    "import numpy as np; from fedcascade.numerics import linear; print(linear.compute_leverage(np.eye(3), np.ones(3)))"
+    "import numpy as np; from fedcascade.numerics import linear; print(linear.solve_factor_into(np.eye(3), np.ones(3)))"
 )
 
 

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedcascade.numerics.jit import jit
-from fedcascade.numerics.lanes import divide, subtract_product, take_root
 from fedcascade.numerics.linear import Vector
+from fedcascade.numerics.simd import divide, subtract_product, take_root
 
 
 @jit

@@ -9,8 +9,8 @@ from fedcascade import POLICIES, Ratings, Synthetic, TopK, simulate
 from fedcascade.environments.matrices import generate_ratings
 from fedcascade.federation.agent import Agent
 from fedcascade.federation.policies import get_policy
+from fedcascade.learning.click_log import Exposure
 from fedcascade.learning.confidence import ProblemSize
-from fedcascade.learning.exposure import Exposure
 
 ROUNDS = 400
 

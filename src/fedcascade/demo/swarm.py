@@ -18,7 +18,6 @@ from fedcascade.demo.options import SwarmOptions
 from fedcascade.environments.environment import Environment
 from fedcascade.federation.messages import count_payload_bytes
 from fedcascade.learning.confidence import ProblemSize
-from fedcascade.learning.exploration import Explorer
 from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.service.agent.client import OperatorClient, fetch_terms
 from fedcascade.service.agent.options import build_policy
@@ -76,7 +75,7 @@ def run_swarm(
         checkpoints=min(options.checkpoints, options.rounds),
         truth=environment.clusters,
         list_length=0 if options.log is None else oracle.length,
-        has_propensities=isinstance(oracle, Explorer),
+        has_propensities=hasattr(oracle, "propensities"),
     )
     problem = ProblemSize(users=users, dimension=terms.dimension, list_length=oracle.length, rounds=options.rounds)
 

@@ -85,12 +85,6 @@ class Clustered:
         other.seed = np.uint64(seed)
         return other
 
-    def _get_arrival_steps(self, round_: int) -> NDArray[np.float64]:
-        moment = self.history.find_moment(round_)
-        if moment is not self._arrival_steps[0]:
-            self._arrival_steps = moment, compute_arrival_steps(self._arrival_weights * moment.present)
-        return self._arrival_steps[1]
-
     def arrival(self, round_: int) -> int:
         return int(self.arrivals(round_, 1)[0])
 
@@ -99,8 +93,10 @@ class Clustered:
         users, done = np.empty(count, np.int64), 0
         while done < count:
             part = self.count_unchanged_rounds(first + done, count - done)
-            steps = self._get_arrival_steps(first + done)
-            draws.draw_arrivals_into(self.seed, first + done, steps, users[done : done + part])
+            moment = self.history.find_moment(first + done)
+            if moment is not self._arrival_steps[0]:
+                self._arrival_steps = moment, compute_arrival_steps(self._arrival_weights * moment.present)
+            draws.draw_arrivals_into(self.seed, first + done, self._arrival_steps[1], users[done : done + part])
             done += part
         return users
 

@@ -1,7 +1,7 @@
 """Populations by round: the theta and cluster of each user, and the users that are present."""
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,22 +40,10 @@ class UserRole:
     left: int | None = None
 
 
-class History(Protocol):
-    """A population as a function of the round; ``user_roles`` is empty without events."""
-
-    user_roles: tuple[UserRole, ...]
-
-    def find_moment(self, round_: int) -> Moment:
-        """Return the population in a round."""
-
-    def find_next(self, round_: int) -> int:
-        """Return the first round after ``round_`` in which the population may differ."""
-
-
 class OneChange:
     """Thetas that change once, in round ``at``, or never; clusters stay the same."""
 
-    user_roles: tuple[UserRole, ...] = ()
+    user_roles: tuple[UserRole, ...] = ()  # none without events
 
     def __init__(self, clusters: Labels, thetas: Thetas, at: int = NO_ROUND, later: Thetas | None = None) -> None:
         self._at = at
@@ -63,9 +51,11 @@ class OneChange:
         self._after = self._before if later is None else self._before._replace(thetas=later)
 
     def find_moment(self, round_: int) -> Moment:
+        """Return the population in a round."""
         return self._before if round_ < self._at else self._after
 
     def find_next(self, round_: int) -> int:
+        """Return the first round after ``round_`` in which the population may differ."""
         return self._at if round_ < self._at else NO_ROUND
 
 
@@ -170,6 +160,9 @@ class EventHistory:
             if lifted:
                 promoted[:, -1] *= -1.0
         return np.broadcast_to(promoted, (clusters.size, centres.shape[1]))
+
+
+History = OneChange | EventHistory  # a population as a function of the round
 
 
 def turn_to(thetas: Thetas, wanted: Thetas, progress: float, lifted: bool) -> Thetas:

@@ -1,6 +1,5 @@
 """Preparation of ratings: a matrix of the most active users and most rated items, its singular vectors, k-means."""
 
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -27,8 +26,7 @@ class Triplets(NamedTuple):
     values: NDArray[np.float64]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Vectors:
+class Vectors(NamedTuple):
     """Unit vectors of users and items, one row each, and all singular values of the matrix."""
 
     users: NDArray[np.float64]

@@ -23,8 +23,7 @@ from fedcascade.evaluation.estimators import (
 from fedcascade.evaluation.fit import FrozenPolicy, add_batch, fit_attraction, freeze_policy
 from fedcascade.evaluation.rating import rate_log
 from fedcascade.federation.policies import DEFAULT_POLICY, Policy, get_policy
-from fedcascade.learning.click_log import MISSING, ClickLog
-from fedcascade.learning.exposure import Exposure
+from fedcascade.learning.click_log import MISSING, ClickLog, Exposure
 from fedcascade.learning.log_sums import LogSums
 from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.numerics.jit import jit

@@ -27,6 +27,7 @@ from fedcascade.learning.statistics import Statistics
 
 OPEN_LISTS = 1024  # drop a list without feedback after 1024 newer ones
 STATE_FORMAT = 2
+SAVED = ("arrivals", "uploads", "buffer", "unanswered", "change_pending")  # fields saved unchanged
 LIST_FIELDS = ("impression", "items", "features", "propensities")  # saved of an open list
 Click = int | Examination | None  # the clicked position, counted from 0; an examination; or no click
 
@@ -126,7 +127,7 @@ def choose_list(
     scores = state.decision.scores(offered, compute_beta(policy, state, problem))
     chosen = oracle.choose(scores, ties, attributes)
     check_list(chosen, len(offered), oracle.length)
-    measure = getattr(oracle, "propensities", None)  # of an ``Explorer``; isinstance of a protocol takes 20 us
+    measure = getattr(oracle, "propensities", None)  # of an oracle that explores
     chances = None if measure is None else measure(scores, chosen)
     return ShownList(state.id, state.arrivals + 1, chosen, offered[chosen], chances)
 
@@ -443,15 +444,11 @@ class Agent:
         state = self.state
         return {
             "format": STATE_FORMAT,
-            "arrivals": state.arrivals,
-            "uploads": state.uploads,
-            "buffer": state.buffer,
-            "unanswered": state.unanswered,
-            "download": state.download.statistics,
+            **{name: getattr(state, name) for name in SAVED},
             "pushed": state.pushed,
+            "download": state.download.statistics,
             "personal": None if state.personal is None else state.personal.statistics,
             "own_data": None if state.own is None else state.own._asdict(),
-            "change_pending": state.change_pending,
             "shown": [{name: getattr(shown, name) for name in LIST_FIELDS} for shown in self._open.values()],
         } | ({} if state.first is None else {"first": state.first})
 
@@ -459,7 +456,7 @@ class Agent:
         """Load the result of ``to_state`` of an agent with the same policy."""
         written, lambda_ = state["format"], self.policy.lambda_
         require(written == STATE_FORMAT, f"the state of an agent must have format {STATE_FORMAT}, got {written}")
-        known = {name: state[name] for name in ("arrivals", "uploads", "buffer", "unanswered", "change_pending")}
+        known = {name: state[name] for name in SAVED}
         known |= {name: state.get(name) for name in ("pushed", "first")}  # states of 0.3 lack them
         own = None if self.state.own is None else OwnData(**state["own_data"])
         personal = None if self.state.personal is None else PersonalEstimate(state["personal"], lambda_)

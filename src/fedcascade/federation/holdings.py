@@ -1,7 +1,8 @@
 """The server's statistics of each agent: the paper's Sigma_ser, b_ser, T_ser and theta_ser."""
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,28 +97,24 @@ def solve_all(arrays: HeldArrays, lambda_: float) -> int:
     return -1
 
 
-def require_alike(name: str, value: Any, small: Any, large: Any, agents: int) -> None:
-    """Refuse a saved value of another type, shape or range than a fresh one.
-
-    ``small`` and ``large`` are fresh values for one and for two agents: an axis on which they differ has ``agents``.
-    """
-    kind = type(small)
+def require_alike(name: str, value: Any, fresh: Any) -> None:
+    """Refuse a saved value of another type, shape or range than a fresh one."""
+    kind = type(fresh)
     require(type(value) is kind, f"{name} must be of type {kind.__name__}, got {type(value).__name__}")
-    if isinstance(small, np.ndarray):
-        shape = tuple(one if one == two else agents for one, two in zip(small.shape, large.shape, strict=True))
-        require(value.dtype == small.dtype, f"{name} must hold {small.dtype}, got {value.dtype}")
-        require(value.shape == shape, f"{name} must have the shape {shape}, got {value.shape}")
+    if isinstance(fresh, np.ndarray):
+        require(value.dtype == fresh.dtype, f"{name} must hold {fresh.dtype}, got {value.dtype}")
+        require(value.shape == fresh.shape, f"{name} must have the shape {fresh.shape}, got {value.shape}")
         require_numbers(name, value)
-    elif isinstance(small, Statistics):
-        value.check(small.dimension)
+    elif isinstance(fresh, Statistics):
+        value.check(fresh.dimension)
         for array in (value.gram, value.moment, np.array([value.count, value.rounds], float)):
             require_numbers(name, array)
-    elif isinstance(small, dict | list | tuple):
-        keys = small if isinstance(small, dict) else range(len(small))
+    elif isinstance(fresh, dict | list | tuple):
+        keys = fresh if isinstance(fresh, dict) else range(len(fresh))
         missing = [key for key in keys if key not in (value if isinstance(value, dict) else range(len(value)))]
         require(not missing, f"{name} has no {missing[:1]}")
         for key in keys:
-            require_alike(f"{name}.{key}", value[key], small[key], large[key], agents)
+            require_alike(f"{name}.{key}", value[key], fresh[key])
     elif kind in (int, float):
         most = MAX_COUNT if kind is int else MAX_NUMBER
         require(-most <= value <= most, f"{name} must be at most {most:g}, got {value}")
@@ -136,8 +133,37 @@ def require_places(name: str, places: NDArray[np.int64], end: int, least: int = 
     require(is_inside, f"{name} must be in {least}..{end - 1}")
 
 
-class Holdings:
+class Restorable:
+    """A part of a server's state: ``state_names`` are the attributes that outlive a process."""
+
+    state_label: ClassVar[str]  # its key in the state of the server
+    state_names: ClassVar[tuple[str, ...]] = ()
+    free_names: ClassVar[tuple[str, ...]] = ()  # those of ``state_names`` whose size depends on the data
+
+    def to_state(self) -> dict[str, Any]:
+        """Return the state as values and live arrays."""
+        return {name: getattr(self, name) for name in self.state_names}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore the attributes of ``to_state`` in a new object, and take over the arrays.
+
+        Raise ValueError if an attribute has another type, or another shape where that does not depend on the data.
+        """
+        for name, fresh in self.to_state().items():
+            label = f"{self.state_label}.{name}"
+            require(name in state, f"{self.state_label} has no {name}")
+            if name in self.free_names:
+                require(type(state[name]) is type(fresh), f"{label} must be a {type(fresh).__name__}")
+            else:
+                require_alike(label, state[name], fresh)
+            setattr(self, name, state[name])
+
+
+class Holdings(Restorable):
     """Statistics and estimate of every agent, as arrays over agents."""
+
+    state_label = "holdings"
+    state_names = ARRAYS
 
     def __init__(self, agents: int, dimension: int, lambda_: float) -> None:
         self.lambda_ = lambda_
@@ -149,22 +175,10 @@ class Holdings:
         self.count, self.clicks, self.rounds = (np.zeros(agents, np.int64) for _ in range(3))
         self.shortfall = np.zeros(agents)
 
-    def to_state(self) -> dict[str, Any]:
-        """Return the state as live arrays."""
-        return {name: getattr(self, name) for name in ARRAYS}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any], lambda_: float) -> "Holdings":
-        """Restore holdings from ``to_state``; they take over the arrays. Raise ValueError for an invalid state."""
-        agents, d = state["moment"].shape
-        small, large = (cls(count, d, lambda_).to_state() for count in (1, 2))
-        require_alike("holdings", state, small, large, agents)
-        holdings = cls(0, d, lambda_)
-        for name in ARRAYS:
-            setattr(holdings, name, state[name])
-        invalid = solve_all(holdings.arrays, float(lambda_))
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        super().load_state(state)
+        invalid = solve_all(self.arrays, float(self.lambda_))
         require(invalid < 0, f"the sums of agent {invalid} must be finite and bounded, gram positive semi-definite")
-        return holdings
 
     def __len__(self) -> int:
         return self.count.size

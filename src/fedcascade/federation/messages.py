@@ -5,8 +5,17 @@ from enum import StrEnum
 from typing import Any, Final
 
 from fedcascade.checks import RATIO
-from fedcascade.constants import constant
 from fedcascade.learning.statistics import Statistics
+
+# Declarations of constants that cause uploads and downloads, without defaults and symbols.
+UPLOAD_RATIO: dict[str, Any] = {
+    "meaning": "upload when the determinant has grown by more than this ratio; 1 is always, inf is never",
+    "range": RATIO,
+}
+PUSH_RATIO: dict[str, Any] = {
+    "meaning": "the server pushes to agents whose determinant lags behind by more than this ratio",
+    "range": RATIO,
+}
 
 
 class Cause(StrEnum):
@@ -50,15 +59,3 @@ def count_payload_bytes(dimension: int) -> int:
     1880
     """
     return 8 * (dimension * (dimension + 1) // 2 + dimension + 5)
-
-
-def describe_upload_ratio(default: float, symbol: str) -> Any:
-    """Describe a constant that triggers uploads."""
-    meaning = "upload when the determinant has grown by more than this ratio; 1 is always, inf is never"
-    return constant(default, meaning=meaning, symbol=symbol, range=RATIO)
-
-
-def describe_push_ratio(default: float, symbol: str) -> Any:
-    """Describe a constant that triggers downloads."""
-    meaning = "the server pushes to agents whose determinant lags behind by more than this ratio"
-    return constant(default, meaning=meaning, symbol=symbol, range=RATIO)

@@ -4,7 +4,6 @@
 the moment, and count, clicks, rounds and shortfall.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -41,25 +40,6 @@ class OwnData(NamedTuple):
     weight: Vector  # of others' data
     noise: Vector  # variance of a click in the last download
     deviation: Vector  # standard deviation of a click
-
-
-def make_own_data(shape: Sequence[int], dimension: int, *, has_blocks: bool) -> OwnData:
-    """Make the empty data of agents in an array of this shape; () for one agent."""
-    lead, width = tuple(shape), compute_width(dimension)
-    blocks = MOST_BLOCKS if has_blocks else 0
-    return OwnData(
-        total=np.zeros((*lead, width)),
-        blocks=np.zeros((*lead, blocks, width)),
-        levels=np.zeros((*lead, blocks), np.int64),
-        used=np.zeros((*lead, 1), np.int64),
-        since=np.zeros((*lead, width)),
-        others_gram=np.zeros((*lead, dimension, dimension)),
-        others_moment=np.zeros((*lead, dimension)),
-        cusum=np.zeros((*lead, 1)),
-        weight=np.zeros((*lead, 1)),
-        noise=np.full((*lead, 1), FIRST_NOISE),
-        deviation=np.full((*lead, 1), FIRST_DEVIATION),
-    )
 
 
 def compute_width(dimension: int) -> int:

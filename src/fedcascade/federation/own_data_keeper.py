@@ -10,22 +10,37 @@ from fedcascade.federation.changes import follow_list
 from fedcascade.federation.own_data import (
     FIRST_DEVIATION,
     FIRST_NOISE,
+    MOST_BLOCKS,
     OwnData,
     add_click,
-    make_own_data,
+    compute_width,
     pack_row,
     unpack_row,
 )
 from fedcascade.federation.policies import Policy
-from fedcascade.federation.trust import is_due, split_download, weigh_others
+from fedcascade.federation.trust import is_due, weigh_others
 from fedcascade.learning.cascade import Examination
 from fedcascade.learning.ridge import LinearEstimate
 from fedcascade.learning.statistics import Statistics, estimate_noise
 
 
 def make_policy_data(policy: Policy, shape: Sequence[int], dimension: int) -> OwnData:
-    """Make the empty own data of agents that run a policy."""
-    return make_own_data(shape, dimension, has_blocks=policy.changes is not None)
+    """Make the empty own data of agents that run a policy, in an array of this shape; () for one agent."""
+    lead, width = tuple(shape), compute_width(dimension)
+    blocks = 0 if policy.changes is None else MOST_BLOCKS
+    return OwnData(
+        total=np.zeros((*lead, width)),
+        blocks=np.zeros((*lead, blocks, width)),
+        levels=np.zeros((*lead, blocks), np.int64),
+        used=np.zeros((*lead, 1), np.int64),
+        since=np.zeros((*lead, width)),
+        others_gram=np.zeros((*lead, dimension, dimension)),
+        others_moment=np.zeros((*lead, dimension)),
+        cusum=np.zeros((*lead, 1)),
+        weight=np.zeros((*lead, 1)),
+        noise=np.full((*lead, 1), FIRST_NOISE),
+        deviation=np.full((*lead, 1), FIRST_DEVIATION),
+    )
 
 
 class OwnDataKeeper:
@@ -36,7 +51,7 @@ class OwnDataKeeper:
         self.data = make_policy_data(policy, (), dimension) if data is None else data
         self._detection = None if policy.changes is None else policy.changes.compile()
         self._is_private = policy.privacy is not None
-        self._trust = None if policy.trust is None else policy.trust.compile(policy.lambda_)
+        self._trust, self._lambda = policy.trust, float(policy.lambda_)
 
     @property
     def total(self) -> Statistics:
@@ -73,23 +88,24 @@ class OwnDataKeeper:
 
     def is_weighing_due(self) -> bool:
         """Return whether others' data are due to be weighed again."""
-        return self._trust is not None and bool(is_due(self.data, self._trust))
+        return self._trust is not None and bool(is_due(self.data, float(self._trust.every)))
 
     def receive(self, download: Statistics, pending: Statistics) -> Statistics:
         """Return a download with others' data weighed; ``pending`` are own data that the server did not have."""
         if self._trust is None:
             return download
-        noise = estimate_noise(download.count, download.reward)
+        self.data.noise[0] = estimate_noise(download.count, download.reward)  # that the server assumed for its prior
+        held = self.total - pending
         if self._is_private:  # the server's copy of own data has noise, and is not in the answer
-            download = download + (self.total - pending)
-        split_download(self.data, pending.gram, pending.moment, download.gram, download.moment, noise)
+            download = download + held
+        np.subtract(download.gram, held.gram, out=self.data.others_gram)
+        np.subtract(download.moment, held.moment, out=self.data.others_moment)
         return self.weigh(pending)
 
     def weigh(self, pending: Statistics) -> Statistics:
         """Return the last download with others' data weighed."""
-        assert self._trust is not None
         gram, moment = np.empty_like(pending.gram), np.empty_like(pending.moment)
-        weigh_others(self.data, self._trust, pending.gram, pending.moment, gram, moment)
+        weigh_others(self.data, self._lambda, pending.gram, pending.moment, gram, moment)
         own = self.total - pending
         return Statistics(gram, moment, own.count, own.clicks, own.rounds, own.shortfall)
 

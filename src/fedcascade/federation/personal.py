@@ -16,6 +16,7 @@ from fedcascade.numerics.linear import Features, Matrix, Vector
 
 MAX_ITERATIONS = 100
 TOLERANCE = 1e-12  # change of a share at which the iteration stops
+Sums = tuple[Matrix, Vector]  # gram and moment
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,9 @@ class PersonalEstimate:
         clicks, click = len(seen.clicks), seen.clicks[0] if seen.clicks else -1
         missing = clicks - seen.reward
         own_sums, buffer_sums = (own.gram.copy(), own.moment.copy()), (buffer.gram.copy(), buffer.moment.copy())
-        split = SplitSums(shared.gram, shared.moment, *own_sums, *buffer_sums)
         features = np.ascontiguousarray(listed, np.float32)
-        split_rewards(split, features, examined, click, seen.reward, float(self.lambda_))
+        known_sums, lambda_ = (shared.gram, shared.moment), float(self.lambda_)
+        split_rewards(known_sums, own_sums, buffer_sums, features, examined, click, seen.reward, lambda_)
         sums = [
             Statistics(*arrays, each.count + examined, each.clicks + clicks, each.rounds + 1, each.shortfall + missing)
             for each, arrays in ((buffer, buffer_sums), (own, own_sums))
@@ -63,17 +64,6 @@ class PersonalEstimate:
         return LinearEstimate(theta, shared.root, shared.log_det, shared.lambda_, own.root)
 
 
-class SplitSums(NamedTuple):
-    """The sums that ``split_rewards`` updates: of the shared part, the personal part and the buffer."""
-
-    gram: Matrix
-    moment: Vector
-    own_gram: Matrix
-    own_moment: Vector
-    buffer_gram: Matrix
-    buffer_moment: Vector
-
-
 class _Line(NamedTuple):
     """The estimate of a part as a function of its share r of a reward, theta = base + r direction, along x."""
 
@@ -85,20 +75,22 @@ class _Line(NamedTuple):
 
 
 @jit
-def split_rewards(sums: SplitSums, listed: Features, examined: int, click: int, reward: float, lambda_: float) -> None:
+def split_rewards(
+    shared: Sums, own: Sums, buffer: Sums, listed: Features, examined: int, click: int, reward: float, lambda_: float
+) -> None:
     """Add the examined items of a list to all sums in order, and split each reward between the parts."""
+    (gram, moment), (own_gram, own_moment), (buffer_gram, buffer_moment) = shared, own, buffer
     for position in range(examined):
         item = listed[position : position + 1]
-        linear.add_examined(sums.gram, item, 1)
-        linear.add_examined(sums.own_gram, item, 1)
-        linear.add_examined(sums.buffer_gram, item, 1)
-        shared = _draw_line(sums.gram, sums.moment, item, lambda_)
-        own = _draw_line(sums.own_gram, sums.own_moment, item, lambda_)
-        share, own_share = _take_turns(reward if position == click else 0.0, shared, own)
-        for k in range(sums.moment.size):
-            sums.moment[k] += item[0, k] * share
-            sums.buffer_moment[k] += item[0, k] * share
-            sums.own_moment[k] += item[0, k] * own_share
+        linear.add_examined(gram, item, 1)
+        linear.add_examined(own_gram, item, 1)
+        linear.add_examined(buffer_gram, item, 1)
+        line, own_line = _draw_line(gram, moment, item, lambda_), _draw_line(own_gram, own_moment, item, lambda_)
+        share, own_share = _take_turns(reward if position == click else 0.0, line, own_line)
+        for k in range(moment.size):
+            moment[k] += item[0, k] * share
+            buffer_moment[k] += item[0, k] * share
+            own_moment[k] += item[0, k] * own_share
 
 
 @jit

@@ -4,16 +4,17 @@ A ``ReplyRule`` is a frozen part of a policy; ``begin`` creates its state at one
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.constants import Part
+from fedcascade.constants import Part, constant
 from fedcascade.federation.grouping.partition import Partition
-from fedcascade.federation.messages import Cause, Downloads, Messages, Upload, describe_push_ratio
+from fedcascade.federation.holdings import Restorable
+from fedcascade.federation.messages import PUSH_RATIO, Cause, Downloads, Messages, Upload
 from fedcascade.learning.ridge import compute_log_det
 from fedcascade.learning.statistics import Statistics
 
@@ -38,22 +39,13 @@ class ReplyRule(Part):
         return None if self.answers_uploads else known + upload
 
 
-class ReplyState:
+class ReplyState(Restorable):
     """The state of a reply rule at one server; by default there is none."""
 
-    state_names: ClassVar[tuple[str, ...]] = ()  # the attributes that outlive a process
+    state_label = "replies"
 
     def __init__(self, rule: ReplyRule, groups: Partition) -> None:
         self.rule, self.groups = rule, groups
-
-    def to_state(self) -> dict[str, Any]:
-        """Return the state as live arrays."""
-        return {name: getattr(self, name) for name in self.state_names}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the attributes of ``to_state``."""
-        for name in self.state_names:
-            setattr(self, name, state[name])
 
     def agents_due_on_arrival(self, agent: int) -> Sequence[int]:
         """Return the agents that get a download before the user of ``agent`` is served."""
@@ -133,7 +125,7 @@ class Lagging(ReplyRule):
     agents: ClassVar[str] = "partly asynchronous"
     download_cause: ClassVar[Cause | None] = Cause.PUSH
     delays_pushes: ClassVar[bool] = True
-    gamma_d: float = describe_push_ratio(5.0, "gamma_D")
+    gamma_d: float = constant(5.0, symbol="gamma_D", **PUSH_RATIO)
 
     def begin(self, groups: Partition) -> ReplyState:
         return _LaggingReplies(self, groups)

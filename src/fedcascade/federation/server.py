@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 
 from fedcascade.checks import require, require_integer
-from fedcascade.federation.grouping.partition import Labels, Partition
-from fedcascade.federation.holdings import Holdings, require_alike
+from fedcascade.federation.grouping.partition import Labels
+from fedcascade.federation.holdings import Holdings, require_alike, require_places
 from fedcascade.federation.messages import Cause, Downloads, Upload
 from fedcascade.federation.policies import Order, Policy
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 
 STATE_FORMAT = 1
+LARGEST_LABEL = 1 << 24  # of restored groups, beside four per agent
 
 
 class Server:
@@ -25,7 +26,9 @@ class Server:
         require_integer("dimension", dimension)
         self.policy = policy
         self.holdings = Holdings(agents, dimension, policy.lambda_)
-        self.groups = self._guard(policy.grouping.begin(self.holdings, truth))
+        self.groups = policy.grouping.begin(self.holdings, truth)
+        if policy.sharing is not None:
+            self.groups.guard = policy.sharing
         self.reply_state = policy.reply_rule.begin(self.groups)
         self.rounds = 0
 
@@ -51,15 +54,13 @@ class Server:
         require(held == dimension, f"its dimension must be {held}, got {dimension}")
         require_integer("agents", agents)
         require_integer("rounds", state["rounds"], 0)
-        server, large = (
-            cls(policy=policy, agents=count, dimension=dimension, truth=np.zeros(count, np.int64)) for count in (1, 2)
-        )
-        fresh = server.reply_state.to_state()
-        require_alike("replies", state["replies"], fresh, large.reply_state.to_state(), agents)
-        server.holdings = Holdings.from_state(state["holdings"], policy.lambda_)
-        groups = Partition.from_state(policy.grouping, server.holdings, state["groups"], (server.groups, large.groups))
-        server.groups = server._guard(groups)
-        server.reply_state = policy.reply_rule.begin(server.groups)
+        labels = state["groups"]["labels"]
+        require_alike("groups.labels", labels, np.zeros(agents, np.int64))
+        require_places("groups.labels", labels, LARGEST_LABEL + 4 * agents)
+        server = cls(policy=policy, agents=agents, dimension=dimension, truth=labels)
+        server.holdings.load_state(state["holdings"])
+        server.groups.load_state(state["groups"])
+        server.groups.check_state()
         server.reply_state.load_state(state["replies"])
         server.rounds = state["rounds"]
         return server
@@ -80,8 +81,10 @@ class Server:
 
     def take(self, upload: Upload, *collected: Upload) -> Downloads:
         """Run Algorithm 3 on checked uploads: add them, answer by the present groups, then revise the groups."""
-        if upload.cause is Cause.CHANGE:
-            self._clear(upload.agent)
+        if upload.cause is Cause.CHANGE:  # drop all uploads of the agent, and treat it as a newcomer
+            self.rounds -= int(self.holdings.rounds[upload.agent])
+            self.holdings.clear(upload.agent)
+            self.groups.restart(upload.agent)
         uploads = (upload, *collected)
         if self.policy.privacy is not None:
             uploads = (replace(upload, statistics=self.policy.privacy.discount(upload.statistics)),)
@@ -99,12 +102,6 @@ class Server:
         for message in uploads:
             self.groups.revise(message.agent)
         return downloads
-
-    def _clear(self, agent: int) -> None:
-        """Drop all uploads of an agent, and treat it as a newcomer."""
-        self.rounds -= int(self.holdings.rounds[agent])
-        self.holdings.clear(agent)
-        self.groups.restart(agent)
 
     def _answer_agents(self, agents: Sequence[int]) -> Downloads:
         downloads = tuple((agent, self._build_answer(agent)) for agent in agents)
@@ -125,12 +122,6 @@ class Server:
         if sharing is None or self.policy.trust is not None:
             return pooled
         return sharing.limit(self.holdings.view(agent), pooled)
-
-    def _guard(self, groups: Partition) -> Partition:
-        """Set the limits on other agents' data in answers."""
-        if self.policy.sharing is not None:
-            groups.guard = self.policy.sharing.guard
-        return groups
 
     def join(self) -> int:
         """Add an agent to a group that the grouping chooses, and return its number."""

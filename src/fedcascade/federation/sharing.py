@@ -4,6 +4,7 @@ The paper answers with the sum over a group. A server adds a ``Sharing`` to its 
 agents to hide each of them, and weighs their data by evidence. An agent's own uploads always count in full.
 """
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,15 +12,14 @@ import numpy as np
 
 from fedcascade.checks import POSITIVE, RATIO, whole_numbers
 from fedcascade.constants import Part, constant
-from fedcascade.federation.grouping.partition import Guard
-from fedcascade.learning.statistics import Statistics
+from fedcascade.learning.statistics import LARGEST_TOTAL, Statistics
 from fedcascade.numerics.elementary import exp, log
 from fedcascade.numerics.jit import jit, jit_no_refcount
-from fedcascade.numerics.lanes import LANES, factorise_lanes, measure_lane
-from fedcascade.numerics.linear import Matrix, Vector
+from fedcascade.numerics.linear import Matrix, Vector, factorise_lanes, measure_lane
+from fedcascade.numerics.simd import DOUBLES
 
 HALVINGS = 8  # weights of others' data are 1, 1/2, 1/4, ... 1/256 and 0
-SHARES = LANES // 2  # weights that are tried at a time
+SHARES = DOUBLES // 2  # weights that are tried at a time
 MIN_GAIN = 0.05  # log-likelihood that another halving must gain
 WEIGHTS = (1.0, 0.25)  # of the server's prior in ``average_weight``
 SCALES = (1.0, 1 / 8, 1 / 64, 1 / 512)  # variances of theta without the server's prior, as shares of the prior's
@@ -46,10 +46,12 @@ class Sharing(Part):
         1.0, meaning="prior length of theta: tau^2 is length^2 / d", symbol="tau sqrt(d)", range=POSITIVE
     )
 
-    @property
-    def guard(self) -> Guard:
-        """The limits that partitions apply."""
-        return Guard(self.min_others, float(self.max_weight))
+    def compute_limit(self, median: int, agents: int) -> float:
+        """Return the most observations of one agent that count, if the median count has ``median`` bits.
+
+        All agents together count at most ``LARGEST_TOTAL`` / 2, so that the sum can be solved however many upload.
+        """
+        return min(float(self.max_weight * 2.0**median), LARGEST_TOTAL / (2.0 * max(1, agents)))
 
     def limit(self, own: Statistics, answer: Statistics) -> Statistics:
         """Return the answer to an agent that has uploaded ``own``, with other agents' data scaled by their weight."""
@@ -62,6 +64,9 @@ class Sharing(Part):
     def compute_prior(self, dimension: int) -> float:
         """Return sigma^2 / tau^2."""
         return float(self.variance * dimension / self.length**2)
+
+
+UNLIMITED = Sharing(min_others=0, max_weight=math.inf)
 
 
 class Lanes(NamedTuple):
@@ -81,8 +86,8 @@ def find_weight(
     The search stops early if 1/2 beats 1 and 0 beats the smallest weight.
     """
     own, others = (own_gram, own_moment), (gram, moment)
-    workspace, evidence = np.empty((moment.size * (moment.size + 1) + 1) * LANES), np.empty(LANES)
-    lanes = Lanes(np.zeros(LANES), np.zeros(LANES), np.full(LANES, prior))
+    workspace, evidence = np.empty((moment.size * (moment.size + 1) + 1) * DOUBLES), np.empty(DOUBLES)
+    lanes = Lanes(np.zeros(DOUBLES), np.zeros(DOUBLES), np.full(DOUBLES, prior))
     lanes.own[:SHARES] = 1.0
     shares = np.array([1.0, 0.5, 0.5**HALVINGS, 0.0])
     lanes.others[:SHARES], lanes.others[SHARES:] = shares, shares
@@ -118,9 +123,9 @@ def average_weight(
     Narrow ones are among them because with rare clicks any narrow prior predicts better than a wide one: the server's
     has to predict better than those too. The widest is far more probable a priori than the others.
     """
-    workspace, evidence = np.empty((moment.size * (moment.size + 1) + 1) * LANES), np.empty(LANES)
+    workspace, evidence = np.empty((moment.size * (moment.size + 1) + 1) * DOUBLES), np.empty(DOUBLES)
     count = len(WEIGHTS)
-    lanes = Lanes(np.ones(LANES), np.zeros(LANES), np.full(LANES, prior))
+    lanes = Lanes(np.ones(DOUBLES), np.zeros(DOUBLES), np.full(DOUBLES, prior))
     for place in range(count):
         lanes.others[place] = lanes.others[count + place] = WEIGHTS[place]
         lanes.own[count + place] = 0.0
@@ -153,7 +158,7 @@ def _measure_evidence(
 ) -> None:
     """Fill ``evidence`` with the log marginal likelihood of each combination of own and others' data.
 
-    ``workspace`` holds LANES matrices of shape (d, d + 1), interleaved, and a pivot of each. The last column of a
+    ``workspace`` holds DOUBLES matrices of shape (d, d + 1), interleaved, and a pivot of each. The last column of a
     matrix is the moment.
     """
     (own_gram, own_moment), (gram, moment) = own, others
@@ -161,12 +166,12 @@ def _measure_evidence(
     for i in range(d):
         for j in range(i, d + 1):
             own_number, number = (own_gram[i, j], gram[i, j]) if j < d else (own_moment[i], moment[i])
-            at = (i * (d + 1) + j) * LANES
-            for lane in range(LANES):
+            at = (i * (d + 1) + j) * DOUBLES
+            for lane in range(DOUBLES):
                 workspace[at + lane] = lanes.own[lane] * own_number + lanes.others[lane] * number
-        for lane in range(LANES):
-            workspace[i * (d + 2) * LANES + lane] += lanes.prior[lane]
+        for lane in range(DOUBLES):
+            workspace[i * (d + 2) * DOUBLES + lane] += lanes.prior[lane]
     factorise_lanes(workspace, d)
-    for lane in range(LANES):
+    for lane in range(DOUBLES):
         square, log_det = measure_lane(workspace[lane:], d)
         evidence[lane] = 0.5 * (square / variance - log_det + d * log(lanes.prior[lane]))

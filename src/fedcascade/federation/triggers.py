@@ -7,8 +7,8 @@ from typing import ClassVar, NamedTuple
 
 from fedcascade.checks import NONNEGATIVE, whole_numbers
 from fedcascade.constants import Part, constant
-from fedcascade.federation.messages import Cause, describe_upload_ratio
-from fedcascade.learning.confidence import describe_alpha_c
+from fedcascade.federation.messages import UPLOAD_RATIO, Cause
+from fedcascade.learning.confidence import ALPHA_C
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.elementary import log
@@ -77,7 +77,7 @@ class Growth(Trigger):
 class Determinant(Growth):
     """Algorithm 2, line 13, first half: det(Sigma + Sigma_loc) > (1 + alpha_c) det(Sigma)."""
 
-    alpha_c: float = describe_alpha_c(1.0)
+    alpha_c: float = constant(1.0, **ALPHA_C)
 
     @property
     def level(self) -> float:
@@ -88,7 +88,7 @@ class Determinant(Growth):
 class Ratio(Growth):
     """Async-LinUCB: det(A) > gamma_u det(A - buffer). With 1 an agent always uploads, with inf never."""
 
-    gamma_u: float = describe_upload_ratio(5.0, "gamma_U")
+    gamma_u: float = constant(5.0, symbol="gamma_U", **UPLOAD_RATIO)
 
     @property
     def level(self) -> float:

@@ -5,7 +5,6 @@ and priors that know no direction. It falls back on its own data where the serve
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -28,44 +27,18 @@ class Trust(Part):
 
     every: int = constant(4, meaning="own rounds between two weighings", range=whole_numbers(1))
 
-    def compile(self, lambda_: float) -> "CompiledTrust":
-        """Return the constants for compiled code; ``lambda_`` is the ridge's."""
-        return CompiledTrust(float(self.every), float(lambda_))
-
-
-class CompiledTrust(NamedTuple):
-    """The constants of a ``Trust``."""
-
-    every: float
-    lambda_: float
-
 
 @jit_inline
-def is_due(own: OwnData, rule: CompiledTrust) -> bool:
+def is_due(own: OwnData, every: float) -> bool:
     """Return whether others' data are due to be weighed again."""
-    return bool(own.total[own.total.size - 2] % rule.every == 0.0)
-
-
-@jit
-def split_download(
-    own: OwnData, pending_gram: Matrix, pending_moment: Vector, gram: Matrix, moment: Vector, noise: float
-) -> None:
-    """Split others' data from a download; ``pending`` are own data that the server did not have.
-
-    ``noise`` is the variance of a click that the server assumed for its prior.
-    """
-    total_gram, total_moment = np.empty_like(gram), np.empty_like(moment)
-    unpack_sums(own.total, total_gram, total_moment)
-    own.noise[0] = noise
-    own.others_moment[:] = moment - (total_moment - pending_moment)
-    own.others_gram[:] = gram - (total_gram - pending_gram)
+    return bool(own.total[own.total.size - 2] % every == 0.0)
 
 
 @jit
 def weigh_others(
-    own: OwnData, rule: CompiledTrust, pending_gram: Matrix, pending_moment: Vector, gram: Matrix, moment: Vector
+    own: OwnData, lambda_: float, pending_gram: Matrix, pending_moment: Vector, gram: Matrix, moment: Vector
 ) -> None:
-    """Fill ``gram`` and ``moment`` with own data and the weighed prior."""
+    """Fill ``gram`` and ``moment`` with own data and the weighed prior; ``lambda_`` is the ridge's."""
     d, counts = moment.size, own.total.size - COUNTS
     noise = estimate_noise(own.total[counts], own.total[counts + 1] - own.total[counts + 3])
     prior, scale = noise * d, noise / own.noise[0]
@@ -78,10 +51,10 @@ def weigh_others(
     if trace != 0.0:
         others_gram, others_moment = scale * own.others_gram, scale * own.others_moment
         for k in range(d):
-            others_gram[k, k] += scale * rule.lambda_ - prior
+            others_gram[k, k] += scale * lambda_ - prior
         weight = average_weight(total_gram, total_moment, others_gram, others_moment, noise, prior)
     own.weight[0], own.deviation[0] = weight, np.sqrt(noise)
     moment[:] = total_moment - pending_moment + weight * others_moment
     gram[:] = total_gram - pending_gram + weight * others_gram
     for k in range(d):
-        gram[k, k] += prior - rule.lambda_
+        gram[k, k] += prior - lambda_

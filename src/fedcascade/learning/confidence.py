@@ -24,6 +24,11 @@ class ProblemSize:
             require_integer(name.replace("_", " "), getattr(self, name))
 
 
+# The declaration of alpha_c, of a trigger and of a theorem, without a default.
+ALPHA_C: dict[str, Any] = {
+    "meaning": "an agent uploads when its determinant has grown by this factor plus one", "symbol": "alpha_c",
+    "range": POSITIVE,
+}  # fmt: skip
 PAPERS_BETA = 10.5  # found by a search for the paper's evaluation: docs/reference-results.md
 
 
@@ -58,12 +63,6 @@ class Constant(Part):
         return self.beta
 
 
-def describe_alpha_c(default: float) -> Any:
-    """Describe the field alpha_c, of a trigger and of a theorem."""
-    meaning = "an agent uploads when its determinant has grown by this factor plus one"
-    return constant(default, meaning=meaning, symbol="alpha_c", range=POSITIVE)
-
-
 @dataclass(frozen=True, kw_only=True)
 class SelfNormalisedBound(Part):
     """The constants of a bound that holds with probability 1 - delta for R-sub-Gaussian noise."""
@@ -76,7 +75,7 @@ class SelfNormalisedBound(Part):
 class Theory(SelfNormalisedBound):
     """Lemma 1, with the noise level R and min(1, alpha_c) as in its restatement in the appendix."""
 
-    alpha_c: float = describe_alpha_c(1.0)
+    alpha_c: float = constant(1.0, **ALPHA_C)
 
     def radius(self, ridge: LinearEstimate, problem: ProblemSize) -> float:
         """Compute sqrt(lambda) + R (sqrt(1 + U a) + U sqrt(2 a)) sqrt(d ln(..) + 2 ln(1/delta) + 4 ln(T U))."""

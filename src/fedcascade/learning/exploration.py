@@ -1,4 +1,4 @@
-"""Randomised oracles with known propensities, for off-policy evaluation.
+"""Randomised oracles with known propensities, for off-policy evaluation: they have a method ``propensities``.
 
 A list is chosen position by position. ``fill_chances`` computes the probability of every item at a position, given the
 items above it; their product is the probability of the list. The tie-break words are the only randomness, so all
@@ -8,7 +8,7 @@ engines choose the same list.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,16 +24,8 @@ GREEDY, PLACKETT_LUCE, EPSILON = 0, 1, 2
 _WORDS = 2.0**32
 
 
-@runtime_checkable
-class Explorer(Oracle, Protocol):
-    """A randomised oracle with known propensities."""
-
-    def propensities(self, scores: Scores, chosen: Chosen) -> NDArray[np.float64]:
-        """Return the probability of each item of a list, given those above it."""
-
-
 class _ChanceOracle(ABC):
-    """An ``Explorer`` of one kind and level; regret is measured against the best list."""
+    """A randomised oracle of one kind and level, with known propensities; regret is against the best list."""
 
     kind: ClassVar[int]
     alpha: ClassVar[float] = 1.0
@@ -51,6 +43,7 @@ class _ChanceOracle(ABC):
         return TopK(length=self.length).best(weights, attributes)
 
     def propensities(self, scores: Scores, chosen: Chosen) -> NDArray[np.float64]:
+        """Return the probability of each item of a list, given those above it."""
         return compute_propensities(self.kind, self.level, scores, chosen)
 
 

@@ -11,9 +11,9 @@ from typing import Literal
 
 import numpy as np
 
-from fedcascade.checks import POSITIVE, require, require_integer, whole_numbers
+from fedcascade.checks import POSITIVE, require, whole_numbers
 from fedcascade.constants import Checked, constant
-from fedcascade.learning.confidence import ProblemSize, Theory, describe_alpha_c
+from fedcascade.learning.confidence import ALPHA_C, ProblemSize, Theory
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 
@@ -51,9 +51,6 @@ def compute_lambda_tilde(lambda_x: float, sigma: float, items: int) -> float:
     >>> round(compute_lambda_tilde(1.0, 1e-9, 200), 6)
     1.0
     """
-    POSITIVE.check("lambda_x", lambda_x)
-    POSITIVE.check("sigma", sigma)
-    require_integer("items", items)
     nodes, weights = np.polynomial.legendre.leggauss(NODES)
     edges = np.linspace(0.0, lambda_x, PANELS + 1)
     half = lambda_x / PANELS / 2
@@ -119,7 +116,7 @@ class Settings(Checked):
 
     protocol: Protocol = "auxiliary"
     lambda_: float = constant(4.0, meaning="regulariser of the ridge estimate", range=POSITIVE)
-    alpha_c: float = describe_alpha_c(1.0)
+    alpha_c: float = constant(1.0, **ALPHA_C)
     p_scale: float = constant(3.0, meaning="scale of the random exchanges, p_scale ln(t) / t", range=POSITIVE)
     noise: float = constant(0.5, meaning="R of Lemma 1", range=POSITIVE)
 

@@ -46,40 +46,33 @@ def digest_sources() -> str:
     return digest.hexdigest()
 
 
-class WholeSources:
-    """A stamp of all sources: numba's own covers only the file of the function itself, not what it calls."""
+def _make_folder(kind: Any, *, is_read_only: bool = False) -> Any:
+    """Make a kind of folder with a stamp of all sources: numba's own covers only the file of the function itself.
 
-    def get_source_stamp(self) -> Any:
-        return super().get_source_stamp(), digest_sources()  # type: ignore[misc]
+    A folder that ``is_read_only`` need not be writable, as in a container image.
+    """
 
+    class Folder(kind):  # type: ignore[misc]
+        def get_source_stamp(self) -> Any:
+            return super().get_source_stamp(), digest_sources()
 
-class ProvidedFolder(WholeSources, UserProvidedCacheLocator):
-    """The folder of NUMBA_CACHE_DIR."""
+        def ensure_cache_path(self) -> None:
+            """Raise an OSError if the folder cannot be used."""
+            if is_read_only:
+                os.scandir(self.get_cache_path()).close()
+            else:
+                super().ensure_cache_path()
 
-
-class PackageFolder(WholeSources, InTreeCacheLocator):
-    """The folder of the sources."""
-
-
-class UserFolder(WholeSources, UserWideCacheLocator):
-    """The user's cache folder."""
-
-
-class _ReadOnly:
-    def ensure_cache_path(self) -> None:
-        """Raise an OSError if the folder cannot be read."""
-        os.scandir(self.get_cache_path()).close()  # type: ignore[attr-defined]
+    return Folder
 
 
-class ReadOnlyProvidedFolder(_ReadOnly, ProvidedFolder):
-    """The folder of NUMBA_CACHE_DIR if it is read-only, as in a container image."""
-
-
-class ReadOnlyPackageFolder(_ReadOnly, PackageFolder):
-    """The folder of the sources if it is read-only."""
-
-
-FOLDERS: list[Any] = [ProvidedFolder, ReadOnlyProvidedFolder, PackageFolder, UserFolder, ReadOnlyPackageFolder]
+FOLDERS: list[Any] = [
+    _make_folder(UserProvidedCacheLocator),  # of NUMBA_CACHE_DIR
+    _make_folder(UserProvidedCacheLocator, is_read_only=True),
+    _make_folder(InTreeCacheLocator),  # of the sources
+    _make_folder(UserWideCacheLocator),
+    _make_folder(InTreeCacheLocator, is_read_only=True),
+]
 
 
 class CodeCacheFiles(CompileResultCacheImpl):

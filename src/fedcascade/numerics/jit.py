@@ -80,14 +80,28 @@ def fma(a: np.float32, b: np.float32, c: np.float32) -> np.float32:
     return np.float32(total)
 
 
-def _emit_fma(typing: Any, a: Any, b: Any, c: Any) -> Any:  # noqa: ARG001
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        return builder.fma(*arguments)
+def make_intrinsic(signature: Any, emit: Callable[..., Any]) -> Any:
+    """Make a function for compiled code from one that emits its instructions; arrays arrive as pointers."""
 
-    return types.float32(types.float32, types.float32, types.float32), generate
+    def generate(context: Any, builder: Any, _: Any, values: Any) -> Any:
+        values = [
+            context.make_array(kind)(context, builder, value=value).data if isinstance(kind, types.Array) else value
+            for value, kind in zip(values, signature.args, strict=True)
+        ]
+        result = emit(builder, *values)
+        return context.get_dummy_value() if signature.return_type == types.void else result
+
+    typed = signature, generate
+    by_arity: Any = {
+        1: lambda _, a: typed,  # noqa: ARG005
+        2: lambda _, a, b: typed,  # noqa: ARG005
+        3: lambda _, a, b, c: typed,  # noqa: ARG005
+        4: lambda _, a, b, c, d: typed,  # noqa: ARG005
+    }
+    return intrinsic(by_arity[len(signature.args)])
 
 
-_fused: Any = intrinsic(_emit_fma)
+_fused = make_intrinsic(types.float32(*[types.float32] * 3), lambda builder, *factors: builder.fma(*factors))
 
 
 @overload(fma, strict=False)  # so that compiled code may call it
@@ -97,13 +111,8 @@ def _compiled_fma(a: Any, b: Any, c: Any) -> Any:
     return None
 
 
-def _emit_increment(typing: Any, counter: Any) -> Any:  # noqa: ARG001
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        address = context.make_array(signature.args[0])(context, builder, value=arguments[0]).data
-        return builder.atomic_rmw("add", address, ir.Constant(ir.IntType(64), 1), "monotonic")
-
-    return types.int64(counter), generate
-
-
 # fetch_and_increment(counter): atomically adds 1 to counter[0], and returns its value before.
-fetch_and_increment: Any = intrinsic(_emit_increment)
+fetch_and_increment = make_intrinsic(
+    types.int64(types.Array(types.int64, 1, "C")),
+    lambda builder, counter: builder.atomic_rmw("add", counter, ir.Constant(ir.IntType(64), 1), "monotonic"),
+)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fedcascade.numerics.elementary import log
 from fedcascade.numerics.jit import jit, jit_inline
+from fedcascade.numerics.simd import DOUBLES, divide, subtract_product, take_root
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
@@ -61,15 +62,9 @@ def compute_log_det(upper: Matrix) -> float:
     return 2.0 * total
 
 
-@jit
-def compute_leverage(upper: Matrix, vector: Vector) -> float:
-    """Compute vector^T matrix^-1 vector for the matrix whose upper factor is given."""
-    return solve_factor_into(upper, vector.copy())
-
-
 @jit_inline
 def solve_factor_into(upper: Matrix, vector: Vector) -> float:
-    """Overwrite a vector with U^-T vector for an upper factor U, and return its squared length."""
+    """Overwrite a vector v with U^-T v for an upper factor U; return its squared length, v^T matrix^-1 v."""
     total = 0.0
     for k in range(vector.size):
         value = vector[k]
@@ -280,3 +275,32 @@ def orthonormalise_rows(rows: Matrix) -> Matrix:
                     units[j, k] -= shared * units[i, k]
         _normalise(units[j])
     return units
+
+
+@jit_inline
+def factorise_lanes(workspace: Vector, d: int) -> None:
+    """Overwrite eight matrices with their upper factors U, as ``linear.factorise``, and the last column c with U^-T c.
+
+    ``workspace`` holds matrices of shape (d, d + 1), interleaved, and a pivot of each.
+    """
+    row, pivot = (d + 1) * DOUBLES, d * (d + 1) * DOUBLES
+    for k in range(d):
+        top, diagonal = k * row, k * row + k * DOUBLES
+        take_root(workspace, pivot, diagonal)
+        for j in range(k, d):
+            divide(workspace, top + j * DOUBLES, pivot)
+        divide(workspace, top + d * DOUBLES, diagonal)
+        for i in range(k + 1, d):
+            for j in range(i, d + 1):
+                subtract_product(workspace, i * row + j * DOUBLES, top + i * DOUBLES, top + j * DOUBLES)
+
+
+@jit_inline
+def measure_lane(lane: Vector, d: int) -> tuple[float, float]:
+    """Return the squared length of a factorised lane's last column, and ln det of its matrix; ``lane`` is its slice."""
+    square, log_det = 0.0, 0.0
+    for k in range(d):
+        solved = lane[(k * (d + 1) + d) * DOUBLES]
+        square += solved * solved
+        log_det += log(lane[k * (d + 2) * DOUBLES])
+    return square, 2.0 * log_det

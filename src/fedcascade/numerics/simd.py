@@ -1,27 +1,33 @@
-"""SIMD operations on sixteen single-precision numbers, for loops that LLVM does not vectorise.
+"""SIMD operations on sixteen single-precision or eight double-precision numbers, where LLVM does not vectorise loops.
 
 ``Float32x16`` exists in compiled code only. LLVM maps it to one register of 512 bits, two of 256 or four of 128. No
 function rounds more than once, so results are the same on every processor.
+
+Eight computations in double precision are interleaved: eight neighbours of an array are one number of each. LLVM cannot
+prove that such neighbours do not overlap.
 """
 
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.core.datamodel import models
-from numba.extending import intrinsic, register_model
+from numba.extending import overload, register_model
 from numpy.typing import NDArray
 
-from fedcascade.numerics.jit import jit_within
+from fedcascade.numerics.jit import Function, jit_within, make_intrinsic
 
 LANES = 16  # numbers in a Float32x16
+DOUBLES = 8  # interleaved computations in double precision
 MASK_BITS = 64  # numbers that ``mask_at_least`` compares
 _LINE = 64  # bytes in a cache line
 
 _SINGLE, _WORD, _INDEX = ir.FloatType(), ir.IntType(64), ir.IntType(32)
 _VECTOR, _INDICES = ir.VectorType(_SINGLE, LANES), ir.VectorType(_INDEX, LANES)
+_DOUBLES = ir.VectorType(ir.DoubleType(), DOUBLES)
 _LOWEST = ir.Constant(_VECTOR, [float("-inf")] * LANES)
 
 
@@ -39,27 +45,6 @@ class _Float32x16Model(models.PrimitiveModel):
 
 
 _PACK, _ROW, _AT, _ONE = Float32x16(), types.Array(types.float32, 1, "C"), types.intp, types.float32
-
-
-def make_intrinsic(signature: Any, emit: Callable[..., Any]) -> Any:
-    """Make a function for compiled code from one that emits its instructions; arrays arrive as pointers."""
-
-    def generate(context: Any, builder: Any, _: Any, values: Any) -> Any:
-        values = [
-            context.make_array(kind)(context, builder, value=value).data if isinstance(kind, types.Array) else value
-            for value, kind in zip(values, signature.args, strict=True)
-        ]
-        result = emit(builder, *values)
-        return context.get_dummy_value() if signature.return_type == types.void else result
-
-    typed = signature, generate
-    by_arity: Any = {
-        1: lambda _, a: typed,  # noqa: ARG005
-        2: lambda _, a, b: typed,  # noqa: ARG005
-        3: lambda _, a, b, c: typed,  # noqa: ARG005
-        4: lambda _, a, b, c, d: typed,  # noqa: ARG005
-    }
-    return intrinsic(by_arity[len(signature.args)])
 
 
 def call_llvm(builder: Any, name: str, result: Any, *values: Any) -> Any:
@@ -150,3 +135,42 @@ def align_to_cache_line(memory: NDArray[Any]) -> NDArray[Any]:
     """Return the part of an array that starts at a cache line; it is 64 bytes shorter."""
     skip = -memory.ctypes.data % _LINE // memory.itemsize
     return memory[skip : memory.size - _LINE // memory.itemsize + skip]
+
+
+def _compile_as(compute: Callable[..., Any], places: int) -> Callable[[Function], Function]:
+    """Let compiled code write ``compute`` of the eight numbers at all places to the first, instead of the function."""
+
+    def emit(builder: Any, data: Any, *indices: Any) -> Any:
+        pointers = [builder.bitcast(builder.gep(data, [at]), _DOUBLES.as_pointer()) for at in indices]
+        result = compute(builder, *(builder.load(pointer, align=8) for pointer in pointers))
+        return builder.store(result, pointers[0], align=8)
+
+    operate = make_intrinsic(types.void(types.Array(types.float64, 1, "C"), *[types.intp] * places), emit)
+    by_places: Any = {
+        2: lambda _values, _a, _b: lambda values, a, b: operate(values, a, b),
+        3: lambda _values, _a, _b, _c: lambda values, a, b, c: operate(values, a, b, c),
+    }
+
+    def register(function: Function) -> Function:
+        overload(function, strict=False)(by_places[places])
+        return function
+
+    return register
+
+
+@_compile_as(lambda builder, a, b: builder.fdiv(a, b), 2)
+def divide(values: NDArray[np.float64], at: int, by: int) -> None:
+    """Divide the eight numbers at one place by the eight at another."""
+    values[at : at + DOUBLES] /= values[by : by + DOUBLES]
+
+
+@_compile_as(lambda builder, a, b, c: builder.fsub(a, builder.fmul(b, c)), 3)
+def subtract_product(values: NDArray[np.float64], at: int, left: int, right: int) -> None:
+    """Subtract from the eight numbers at one place the products of those at two others."""
+    values[at : at + DOUBLES] -= values[left : left + DOUBLES] * values[right : right + DOUBLES]
+
+
+@_compile_as(lambda builder, _, a: call_llvm(builder, "llvm.sqrt.v8f64", _DOUBLES, a), 2)
+def take_root(values: NDArray[np.float64], at: int, of: int) -> None:
+    """Write the square roots of the eight numbers at ``of`` to ``at``."""
+    values[at : at + DOUBLES] = np.sqrt(values[of : of + DOUBLES])

@@ -13,7 +13,6 @@ from fedcascade.environments.environment import Environment
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.server import Server
 from fedcascade.learning.confidence import ProblemSize
-from fedcascade.learning.exploration import Explorer
 from fedcascade.learning.log_sums import LogSums
 from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.numerics import streams
@@ -153,7 +152,7 @@ def prepare_simulation(scenario: Scenario) -> Simulation:
         checkpoints=scenario.checkpoints,
         truth=truth,
         list_length=length,
-        has_propensities=isinstance(oracle, Explorer),
+        has_propensities=hasattr(oracle, "propensities"),
         environment=environment if isinstance(environment, Clustered) else None,
     )
     return Simulation(problem, policy, server, recorder, int(getattr(environment, "seed", 0)))

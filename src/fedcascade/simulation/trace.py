@@ -16,7 +16,7 @@ from fedcascade.federation.agent import ShownList
 from fedcascade.federation.grouping.partition import relabel_canonically
 from fedcascade.federation.messages import Cause, Downloads, Upload, count_payload_bytes
 from fedcascade.intervals import Interval, estimate_mean
-from fedcascade.learning.exposure import Exposure
+from fedcascade.learning.click_log import Exposure
 from fedcascade.numerics.linear import Vector
 from fedcascade.simulation.ledger import ExchangeLedger, LedgerEntry
 from fedcascade.simulation.user_regret import RegretByUser, UserRecord

@@ -8,8 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedcascade.federation.grouping.graph.complete import ClubGraph, HeterogeneityGraph, Width, require_memory
-from fedcascade.federation.grouping.graph.search import find_components
+from fedcascade.federation.grouping.graph.complete import (
+    ClubGraph,
+    HeterogeneityGraph,
+    Width,
+    find_components,
+    require_memory,
+)
 from fedcascade.federation.holdings import Holdings, compute_confidence_width
 from fedcascade.learning.statistics import Statistics
 

@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedcascade.federation.grouping.graph.complete import GraphPartition, HeterogeneityGraph
+from fedcascade.federation.grouping.graph.complete import GraphPartition, HeterogeneityGraph, find_components
 from fedcascade.federation.grouping.graph.guarded import GuardedGraph, GuardedPartition, form_groups
-from fedcascade.federation.grouping.graph.search import find_components
 from fedcascade.federation.grouping.partition import relabel_canonically
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES, guard_policy

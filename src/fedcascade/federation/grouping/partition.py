@@ -5,41 +5,23 @@ agents with the pooled statistics of each group. Pools are updated upload by upl
 agents.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import require
-from fedcascade.federation.holdings import HeldArrays, Holdings, append_zeros, drop_row, require_alike, require_places
+from fedcascade.federation.holdings import HeldArrays, Holdings, Restorable, append_zeros, drop_row, require_alike
 from fedcascade.federation.messages import Messages
+from fedcascade.federation.sharing import UNLIMITED
 from fedcascade.learning.ridge import Ridge
-from fedcascade.learning.statistics import LARGEST_TOTAL, Statistics
+from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.jit import jit, jit_brief, jit_inline
 from fedcascade.numerics.linear import Matrix, Vector
 
 Labels = NDArray[np.int64]
-LARGEST_LABEL = 1 << 24  # of restored labels, beside four per agent
-
-
-class Guard(NamedTuple):
-    """Limits on other agents' data in an answer."""
-
-    min_others: int  # with fewer other agents, an answer holds the agent's own data alone
-    max_weight: float  # most data of one other agent, in medians
-
-    def compute_limit(self, median: int, agents: int) -> float:
-        """Return the most observations of one agent that count, if the median count has ``median`` bits.
-
-        All agents together count at most ``LARGEST_TOTAL`` / 2, so that the sum can be solved however many upload.
-        """
-        return min(float(self.max_weight * 2.0**median), LARGEST_TOTAL / (2.0 * max(1, agents)))
-
-
-NO_GUARD = Guard(0, math.inf)
 
 
 @jit_inline
@@ -101,45 +83,24 @@ def subtract_excess(
     return fallen
 
 
-class Partition:
+class Partition(Restorable):
     """A partition of the agents: ``labels`` has the group of each, ``pools`` the summed statistics of each group."""
 
-    state_names: ClassVar[tuple[str, ...]] = ("labels", "regrouped", "pools")  # the attributes that outlive a process
-    free_names: ClassVar[tuple[str, ...]] = ("pools",)  # those of ``state_names`` whose size depends on the data
+    state_label = "groups"
+    state_names: ClassVar[tuple[str, ...]] = ("labels", "regrouped", "pools")
+    free_names: ClassVar[tuple[str, ...]] = ("pools",)
     knows_clusters: ClassVar[bool] = False  # a simulation sets the true clusters
 
     def __init__(self, holdings: Holdings, labels: Labels) -> None:
         self.holdings = holdings
         self.labels = labels
-        self.guard = NO_GUARD
+        self.guard = UNLIMITED
         self.regrouped = np.zeros(labels.size, np.bool_)  # no download since the agent's group changed
         # One zero for all: statistics are values, and there may be a million groups.
         self.pools = dict.fromkeys(np.unique(labels).tolist(), Statistics.zero(holdings.dimension))
 
     def to_state(self) -> dict[str, Any]:
-        """Return the state as values and live arrays, without the holdings."""
-        return {name: getattr(self, name) for name in self.state_names} | {"pools": dict(self.pools)}
-
-    @staticmethod
-    def from_state(
-        grouping: "Grouping", holdings: Holdings, state: Mapping[str, Any], fresh: "tuple[Partition, Partition]"
-    ) -> "Partition":
-        """Restore a partition from ``to_state``; it takes over the arrays. Raise ValueError for an invalid state.
-
-        ``fresh`` are partitions of one and of two agents, which have the types and shapes of a valid state.
-        """
-        agents, (small, large) = len(holdings), (each.to_state() for each in fresh)
-        for name in fresh[0].state_names:
-            require(name in state, f"groups has no {name}")
-            if name in fresh[0].free_names:
-                require(type(state[name]) is type(small[name]), f"groups.{name} must be a {type(small[name]).__name__}")
-            else:
-                require_alike(f"groups.{name}", state[name], small[name], large[name], agents)
-        require_places("groups.labels", state["labels"], LARGEST_LABEL + 4 * agents)
-        partition = grouping.begin(holdings, state["labels"])
-        partition.load_state(state)
-        partition.check_state()
-        return partition
+        return super().to_state() | {"pools": dict(self.pools)}
 
     def check_state(self) -> None:
         """Raise ValueError if restored attributes contradict each other."""
@@ -150,13 +111,8 @@ class Partition:
         require(sorted(sums) == keys.tolist(), f"groups.{name} must have a sum for each group")
         zero = Statistics.zero(self.holdings.dimension)
         for each in sums.values():
-            require_alike(f"groups.{name}", each, zero, zero, 0)
+            require_alike(f"groups.{name}", each, zero)
             Ridge(each, self.holdings.lambda_)
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the attributes of ``to_state``."""
-        for name in self.state_names:
-            setattr(self, name, state[name])
 
     def __len__(self) -> int:
         return len(self.pools)
@@ -185,7 +141,7 @@ class Partition:
         total = self.pools[int(groups[0])]
         for label in groups[1:].tolist():
             total += self.pools[label]
-        if self.guard is NO_GUARD:
+        if self.guard is UNLIMITED:
             return total
         held = self.holdings
         others, median, heaviest = measure_members(agent, groups, self.labels, held.count)

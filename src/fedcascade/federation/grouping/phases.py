@@ -5,20 +5,17 @@ the global server, determinants decide about uploads and downloads.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.checks import POSITIVE, require, whole_numbers
 from fedcascade.constants import Part, constant
-from fedcascade.federation.grouping.graph.complete import describe_alpha_d
-from fedcascade.federation.grouping.graph.search import find_components, find_far_pairs
+from fedcascade.federation.grouping.graph.complete import ALPHA_D, find_components, find_far_pairs
 from fedcascade.federation.grouping.partition import Labels, Partition
 from fedcascade.federation.holdings import Holdings, compute_confidence_width, require_places
-from fedcascade.federation.messages import Cause, Messages, Upload, describe_push_ratio, describe_upload_ratio
+from fedcascade.federation.messages import PUSH_RATIO, UPLOAD_RATIO, Cause, Messages, Upload
 from fedcascade.learning.ridge import Ridge, compute_log_det
 from fedcascade.learning.statistics import Statistics
 
@@ -34,13 +31,13 @@ class SplitAndMerge(Part):
     items.
     """
 
-    alpha_d: float = describe_alpha_d(1.5)
+    alpha_d: float = constant(1.5, **ALPHA_D)
     alpha_2: float = constant(
         2.0, meaning="clusters are merged within this many confidence widths", symbol="alpha_2", range=POSITIVE
     )
     local_servers: int = constant(4, meaning="number of local servers", range=whole_numbers(1))
-    gamma_u: float = describe_upload_ratio(1.01, "U")
-    gamma_d: float = describe_push_ratio(1.01, "D")
+    gamma_u: float = constant(1.01, symbol="U", **UPLOAD_RATIO)
+    gamma_d: float = constant(1.01, symbol="D", **PUSH_RATIO)
 
     def begin(self, holdings: Holdings, truth: Labels | None) -> Partition:  # noqa: ARG002
         """Start with one cluster: without data, all centres are equal."""
@@ -68,11 +65,6 @@ class PhasePartition(Partition):
         self._downloads: list[tuple[int, Statistics]] = []
         self._share_everything()
 
-    @property
-    def phase_ends(self) -> int:
-        """Last round of the current phase: 1, 3, 7, 15, ..."""
-        return int(2 ** (self.phase + 1) - 1)
-
     def answer(self, agent: int) -> Statistics:
         return self.known[self._get_cell(agent)]
 
@@ -90,20 +82,15 @@ class PhasePartition(Partition):
         if self._compute_log_det(self.known[cell]) - self._get_sent_log_det(cell) > math.log(self.rule.gamma_u):
             self._upload(agent, cell)
         rounds = int(self.holdings.rounds.sum())
-        if rounds >= self.phase_ends:
+        if rounds >= 2 ** (self.phase + 1) - 1:  # the last round of the phase: 1, 3, 7, 15, ...
             self._start_phase()
-        while rounds >= self.phase_ends:
-            self.phase += 1
+            self.phase = (rounds + 1).bit_length() - 1
 
     def forget(self, agent: int) -> None:
         raise ValueError(f"agent {agent} cannot be forgotten: local servers keep sums of all their agents")
 
     def _get_cell(self, agent: int) -> int:
         return int(self.labels[agent] * self.rule.local_servers + self.servers[agent])
-
-    def _find_first_agent(self, cell: int) -> int:
-        label, server = divmod(cell, self.rule.local_servers)
-        return int(np.flatnonzero((self.labels == label) & (self.servers == server))[0])
 
     def _get_sent_log_det(self, cell: int) -> float:
         """Return ln det of the part of a cell's statistics that the global server has."""
@@ -113,10 +100,6 @@ class PhasePartition(Partition):
 
     def _compute_log_det(self, statistics: Statistics) -> float:
         return compute_log_det(statistics.gram, self.holdings.lambda_)
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        super().load_state(state)
-        self._sent_log_det = {}
 
     def check_state(self) -> None:
         super().check_state()
@@ -140,8 +123,9 @@ class PhasePartition(Partition):
                 self._push(other)
 
     def _push(self, cell: int) -> None:
-        member = self._find_first_agent(cell)
-        statistics = self.shared[cell // self.rule.local_servers]
+        label, server = divmod(cell, self.rule.local_servers)
+        member = int(((self.labels == label) & (self.servers == server)).argmax())
+        statistics = self.shared[label]
         self.known[cell] = statistics + self.unsent[cell]
         self._sent_log_det.pop(cell, None)
         self._downloads.append((member, statistics))

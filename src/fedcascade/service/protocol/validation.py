@@ -72,7 +72,7 @@ def measure_gram(gram: linear.Matrix, moment: linear.Vector) -> tuple[float, flo
     for i in range(moment.size):
         trace += gram[i, i]
     upper = linear.factorise_shifted(gram, compute_shift(trace, moment.size))
-    return trace, linear.compute_log_det(upper), linear.compute_leverage(upper, moment)
+    return trace, linear.compute_log_det(upper), linear.solve_factor_into(upper, moment.copy())
 
 
 @jit

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from fedcascade.environments.behaviours import CompiledBehaviour, Logistic
 from fedcascade.federation.changes import CompiledDetection
 from fedcascade.federation.own_data import OwnData, Rows
-from fedcascade.federation.trust import CompiledTrust
 from fedcascade.learning.confidence import BetaTerms
 from fedcascade.learning.exploration import GREEDY
 from fedcascade.numerics import linear
@@ -60,7 +59,7 @@ class CompiledPolicy(NamedTuple):
     beta: BetaTerms  # for agents that solve in each round
     sync_budget: float  # D of DisLinUCB; inf without synchronisations
     detection: CompiledDetection | None = None
-    trust: CompiledTrust | None = None
+    trust: float | None = None  # own rounds between two weighings of others' data
 
 
 class AgentState(NamedTuple):

@@ -12,7 +12,7 @@ from fedcascade.environments.behaviours import CompiledBehaviour, apply_link, fa
 from fedcascade.federation.changes import CompiledDetection, follow_list
 from fedcascade.federation.own_data import COUNTS, OwnData, Rows, add_list
 from fedcascade.federation.triggers import compute_auxiliary_probability
-from fedcascade.federation.trust import CompiledTrust, is_due, weigh_others
+from fedcascade.federation.trust import is_due, weigh_others
 from fedcascade.learning.cascade import compute_expected_value
 from fedcascade.learning.confidence import compute_beta
 from fedcascade.learning.statistics import add_listed
@@ -98,7 +98,7 @@ def keep_first(first: Rows | None, agent: int, scratch: Scratch, seen: Seen) -> 
 
 @jit_inline
 def follow_user(
-    own: OwnData | None, detection: CompiledDetection | None, trust: CompiledTrust | None,
+    own: OwnData | None, detection: CompiledDetection | None, trust: float | None,
     simulation: CompiledSimulation, agent: int, state: AgentState, scratch: Scratch, seen: Seen,
 ) -> int:  # fmt: skip
     """Detect a change of the user after a round, and weigh other users' data, as ``Agent`` does."""
@@ -130,13 +130,13 @@ def follow_user(
 
 @jit_no_refcount
 def _weigh_if_due(
-    own: OwnData, trust: CompiledTrust | None, policy: CompiledPolicy, state: AgentState, scratch: Scratch
+    own: OwnData, trust: float | None, policy: CompiledPolicy, state: AgentState, scratch: Scratch
 ) -> int:
     if trust is None:
         return STEADY
     if not is_due(own, trust):
         return STEADY
-    weigh_others(own, trust, state.buffer_gram, state.buffer_moment, state.gram, state.moment)
+    weigh_others(own, policy.lambda_, state.buffer_gram, state.buffer_moment, state.gram, state.moment)
     log_det = linear.solve_ridge_into(state.gram, state.moment, policy.lambda_, scratch.upper, state.root, state.theta)
     state.numbers[arrays.LOG_DET] = log_det
     state.numbers[arrays.BETA] = own.deviation[0] * compute_beta(policy.beta, log_det)

@@ -22,7 +22,7 @@ from fedcascade.federation.personal import AlternatingMinimisation
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.privacy import Unit
 from fedcascade.federation.replies import AllAgents, Asker, Lagging, LocalServers, OnArrival, OneLearner
-from fedcascade.federation.trust import CompiledTrust, Trust
+from fedcascade.federation.trust import Trust
 from fedcascade.learning.confidence import BetaTerms, Confidence, Constant, Oful, ProblemSize, Theory
 from fedcascade.learning.exploration import EpsilonMixed, PlackettLuce
 from fedcascade.learning.knapsack import Budget
@@ -115,7 +115,10 @@ REPLY_RULES: dict[type, RoundOrder] = {
     OnArrival: RoundOrder.ON_ARRIVAL,
     LocalServers: RoundOrder.ON_ARRIVAL,
 }
-TRUSTS: dict[type, Callable[[Any, float], CompiledTrust | None]] = {type(None): lambda *_: None, Trust: Trust.compile}
+TRUSTS: dict[type, Callable[[Any], float | None]] = {
+    type(None): lambda _: None,
+    Trust: lambda trust: float(trust.every),
+}
 DETECTIONS: dict[type, Callable[[Any], CompiledDetection | None]] = {
     type(None): lambda _: None,
     ChangeDetection: ChangeDetection.compile,
@@ -213,7 +216,7 @@ def compile_policy(policy: Policy, oracle: Oracle, problem: ProblemSize) -> arra
         beta=beta,
         sync_budget=min(budgets, default=np.inf),
         detection=lower(DETECTIONS, policy.changes)(policy.changes),
-        trust=lower(TRUSTS, policy.trust)(policy.trust, policy.lambda_),
+        trust=lower(TRUSTS, policy.trust)(policy.trust),
     )
 
 

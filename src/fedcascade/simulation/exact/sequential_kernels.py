@@ -10,10 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.federation.grouping.graph.complete import GraphPartition
-from fedcascade.federation.grouping.graph.search import is_far_apart
+from fedcascade.federation.grouping.graph.complete import GraphPartition, is_far_apart
 from fedcascade.federation.holdings import HeldArrays, add_upload, compute_confidence_width
-from fedcascade.federation.personal import SplitSums, split_rewards
+from fedcascade.federation.personal import split_rewards
 from fedcascade.learning.confidence import compute_beta
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics import linear
@@ -166,10 +165,9 @@ def _split_rewards(
     seen: kernels.Seen,
 ) -> None:
     """Add a list to the sums, as ``PersonalEstimate.observe`` does."""
-    gram, moment = state.gram + state.buffer_gram, state.moment + state.buffer_moment
-    own_gram, own_moment = personal.gram[agent], personal.moment[agent]
-    sums = SplitSums(gram, moment, own_gram, own_moment, state.buffer_gram, state.buffer_moment)
-    split_rewards(sums, listed, seen[1], seen[0], seen[2], policy.lambda_)
+    shared = state.gram + state.buffer_gram, state.moment + state.buffer_moment
+    own, buffer = (personal.gram[agent], personal.moment[agent]), (state.buffer_gram, state.buffer_moment)
+    split_rewards(shared, own, buffer, listed, seen[1], seen[0], seen[2], policy.lambda_)
     kernels.count_round(state, seen, int(seen[0] >= 0))
 
 

@@ -5,27 +5,30 @@ from enum import StrEnum
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedcascade.checks import POSITIVE, require
 from fedcascade.constants import Part, constant, enum_values
-from fedcascade.federation.grouping.graph.search import connect_to_all, delete_refuted_edges, find_components
 from fedcascade.federation.grouping.partition import Labels, Partition
 from fedcascade.federation.holdings import Holdings, append_zeros, drop_row
 from fedcascade.learning.statistics import Statistics
+from fedcascade.numerics.jit import jit, jit_brief, jit_inline
+from fedcascade.numerics.linear import Matrix, Vector
 from fedcascade.platforms import measure_memory
 
-
-def describe_alpha_d(default: float) -> Any:
-    """Describe the field alpha_d of a grouping that deletes edges (Algorithm 3, line 9)."""
-    meaning = "an edge is deleted beyond this many confidence widths"
-    return constant(default, meaning=meaning, symbol="alpha_d", range=POSITIVE)
+Edges = NDArray[np.bool_]  # a symmetric matrix
+# The declaration of alpha_d (Algorithm 3, line 9), without a default.
+ALPHA_D: dict[str, Any] = {
+    "meaning": "an edge is deleted beyond this many confidence widths", "symbol": "alpha_d", "range": POSITIVE,
+}  # fmt: skip
+ROUNDING_MARGIN = 1.0 - 1e-9  # for the triangle inequality in ``find_far``
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeterogeneityGraph(Part):
     """Connected components of a graph that starts complete and loses refuted edges. It takes n^2 bytes."""
 
-    alpha_d: float = describe_alpha_d(7.0)
+    alpha_d: float = constant(7.0, **ALPHA_D)
 
     def begin(self, holdings: Holdings, truth: Labels | None) -> Partition:  # noqa: ARG002
         return GraphPartition(holdings, self.alpha_d)
@@ -73,10 +76,22 @@ class GraphPartition(Partition):
 
     def revise(self, agent: int) -> None:
         """Delete the refuted edges of ``agent``, and split its group if any was (Algorithm 3, lines 5 to 13)."""
+        if self.delete_refuted_edges(agent):
+            self.split_group(int(self.labels[agent]))
+
+    def delete_refuted_edges(self, agent: int) -> bool:
+        """Delete the refuted edges of ``agent``, and return whether there were any."""
         held = self.holdings
         width = held.width / np.sqrt(1.0 + held.count) if self.is_narrow else held.width
-        if delete_refuted_edges(self.edges, held, width, agent, self.alpha_d):
-            self.split_group(int(self.labels[agent]))
+        refuted = find_far(self.edges[agent], held.theta, held.length, width, agent, self.alpha_d)
+        if refuted.size:
+            self.edges[agent, refuted] = self.edges[refuted, agent] = False
+        return refuted.size > 0
+
+    def connect_to_all(self, agent: int) -> None:
+        """Connect an agent to all others."""
+        self.edges[agent] = self.edges[:, agent] = True
+        self.edges[agent, agent] = False
 
     def join(self) -> None:
         """Connect a new agent to all others. Its edges join all groups into one."""
@@ -91,11 +106,11 @@ class GraphPartition(Partition):
         newcomer = len(self.labels)
         require_memory(newcomer + 1)
         self.edges = append_zeros(self.edges, axes=2)
-        connect_to_all(self.edges, newcomer)
+        self.connect_to_all(newcomer)
 
     def restart(self, agent: int) -> None:
         """Connect the agent to all others again."""
-        connect_to_all(self.edges, agent)
+        self.connect_to_all(agent)
         self.regroup([np.arange(self.labels.size)])
 
     def forget(self, agent: int) -> None:
@@ -110,3 +125,76 @@ class GraphPartition(Partition):
         components = find_components(self.edges, np.flatnonzero(self.labels == label))
         if len(components) > 1:
             self.split(label, components)
+
+
+@jit_inline
+def is_far_apart(theta_u: Vector, width_u: float, theta_v: Vector, width_v: float, alpha: float) -> bool:
+    """Return whether ||theta_u - theta_v|| > alpha (width_u + width_v) (Algorithm 3, line 9)."""
+    bound = alpha * (width_u + width_v)
+    even, odd = 0.0, 0.0  # two independent sums take half the time of one
+    for k in range(0, theta_u.size - 1, 2):
+        even += (theta_u[k] - theta_v[k]) ** 2
+        odd += (theta_u[k + 1] - theta_v[k + 1]) ** 2
+    if theta_u.size % 2:
+        even += (theta_u[-1] - theta_v[-1]) ** 2
+    return even + odd > bound * bound
+
+
+@jit_brief
+def find_far(
+    connected: NDArray[np.bool_], theta: Matrix, length: Vector, width: Vector, agent: int, alpha: float
+) -> NDArray[np.intp]:
+    """Return the neighbours of ``agent`` whose estimate is too far away (Algorithm 3, lines 6 to 12).
+
+    The triangle inequality rules out most of them: no distance exceeds the sum of the two lengths.
+    """
+    certain, own_length, own_width = ROUNDING_MARGIN * alpha, length[agent], width[agent]
+    candidates = 0
+    for neighbour in range(connected.size):  # without a branch, so that LLVM vectorises the loop
+        short = length[neighbour] + own_length < certain * (width[neighbour] + own_width)
+        candidates += connected[neighbour] & (not short)
+    far, size = np.empty(candidates, np.intp), 0
+    for neighbour in range(connected.size if candidates else 0):
+        short = length[neighbour] + own_length < certain * (width[neighbour] + own_width)
+        if not connected[neighbour] or short:
+            continue
+        if is_far_apart(theta[neighbour], width[neighbour], theta[agent], own_width, alpha):
+            far[size] = neighbour
+            size += 1
+    return far[:size]
+
+
+@jit
+def find_far_pairs(theta: Matrix, width: Vector, alpha: float) -> Edges:
+    """Return which pairs of estimates, one per row of ``theta``, are too far apart."""
+    far = np.zeros((width.size, width.size), np.bool_)
+    for u in range(width.size):
+        for v in range(u):
+            far[u, v] = far[v, u] = is_far_apart(theta[u], width[u], theta[v], width[v], alpha)
+    return far
+
+
+def find_components(edges: Edges, members: NDArray[np.intp]) -> list[NDArray[np.intp]]:
+    """Return the connected components of the graph restricted to ``members``, the largest first."""
+    remaining = np.zeros(len(edges), np.bool_)
+    remaining[members] = True
+    components = []
+    while remaining.any():
+        component = _find_reachable(edges, int(remaining.argmax()), remaining)
+        remaining ^= component
+        components.append(np.flatnonzero(component))
+    return sorted(components, key=len, reverse=True)
+
+
+def _find_reachable(edges: Edges, start: int, within: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return the agents that a path inside ``within`` connects to ``start``."""
+    unreached = within.copy()
+    unreached[start] = False
+    frontier = [start]
+    while frontier:
+        reached = edges[frontier.pop()] & unreached
+        unreached ^= reached
+        if not unreached.any():
+            break
+        frontier.extend(np.flatnonzero(reached).tolist())
+    return within ^ unreached

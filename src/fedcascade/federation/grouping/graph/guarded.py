@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from fedcascade.checks import PROBABILITY
 from fedcascade.constants import constant
-from fedcascade.federation.grouping.graph.complete import GraphPartition, HeterogeneityGraph
-from fedcascade.federation.grouping.graph.search import Edges, connect_to_all, delete_refuted_edges
+from fedcascade.federation.grouping.graph.complete import Edges, GraphPartition, HeterogeneityGraph
 from fedcascade.federation.grouping.partition import Labels, Partition
 from fedcascade.federation.holdings import Holdings, drop_row
 from fedcascade.learning.statistics import Statistics
@@ -55,12 +54,10 @@ class GuardedPartition(GraphPartition):
 
     def revise(self, agent: int) -> None:
         """Delete the refuted edges of ``agent``, then move a leaf or split a group (Algorithm 3, lines 5 to 13)."""
-        if not delete_refuted_edges(self.edges, self.holdings, self.holdings.width, agent, self.alpha_d):
-            return
-        if self.leaf[agent]:
+        if not self.leaf[agent]:
+            super().revise(agent)
+        elif self.delete_refuted_edges(agent):
             self._place_leaf(agent)
-        else:
-            self.split_group(int(self.labels[agent]))
 
     def join(self) -> None:
         """Connect a new agent to all others. It joins the only group, or is a leaf of the largest."""
@@ -73,7 +70,7 @@ class GuardedPartition(GraphPartition):
         """Remove the agent from its group, and connect it to all others as a new agent."""
         self.edges[agent] = self.edges[:, agent] = False
         self.split_group(int(self.labels[agent]))
-        connect_to_all(self.edges, agent)
+        self.connect_to_all(agent)
         labels, sizes = np.unique(np.delete(self.labels, agent), return_counts=True)
         self.leaf[agent] = labels.size > 1
         if labels.size:

@@ -1,4 +1,4 @@
-"""Gaussians over theta: the population N(m, T), log marginal likelihoods, and moment matching, compiled.
+"""Gaussians over theta: the population N(m, T) and its fit, log marginal likelihoods, moment matching, compiled.
 
 Data enter as gram S and moment b with click variance v. Precisions are in units of v, so that S adds to them.
 """
@@ -11,9 +11,12 @@ from numpy.typing import NDArray
 from fedcascade.numerics import linear
 from fedcascade.numerics.elementary import log
 from fedcascade.numerics.jit import jit, jit_no_refcount
-from fedcascade.numerics.lanes import LANES, factorise_lanes, measure_lane
-from fedcascade.numerics.linear import Matrix, Vector
+from fedcascade.numerics.linear import Matrix, Vector, factorise_lanes, measure_lane
+from fedcascade.numerics.simd import DOUBLES
 
+FIT_ITERATIONS = 10
+ISOTROPIC_USERS = 2  # strength of the prior that T is a multiple of I: d + 2 users
+MAX_SQUARED_DISTANCE = 2.0  # per dimension; users farther from m have less weight in m and T
 Indices = NDArray[np.int64]
 Cube = NDArray[np.float64]  # one matrix per group
 
@@ -43,14 +46,6 @@ class Gaussian(NamedTuple):
     square: float  # v m' T^-1 m
     log_det: float  # ln det(v T^-1)
     work: Workspace
-
-
-@jit
-def make_workspace(d: int) -> Workspace:
-    """Allocate scratch memory for dimension d."""
-    matrices, vectors = np.zeros((4, d, d)), np.zeros((3, d))
-    lanes = np.zeros((d * (d + 1) + 1) * LANES)
-    return Workspace(matrices[0], matrices[1], matrices[2], matrices[3], vectors[0], vectors[1], vectors[2], lanes)
 
 
 @jit_no_refcount
@@ -87,12 +82,15 @@ def dot(matrix: Matrix, vector: Vector) -> Vector:
 @jit
 def make_gaussian(mean: Vector, covariance: Matrix, variance: float) -> Gaussian:
     """Build N(mean, covariance) for clicks of that variance."""
-    information, log_det = invert(covariance)
+    d, (information, log_det) = mean.size, invert(covariance)
     precision = variance * information
     pull = dot(precision, mean)
     arrays = mean.copy(), covariance.copy(), information, precision, pull
-    log_det = mean.size * log(variance) - log_det
-    return Gaussian(*arrays, variance, linear.multiply(pull, mean), log_det, make_workspace(mean.size))
+    log_det = d * log(variance) - log_det
+    matrices, vectors = np.zeros((4, d, d)), np.zeros((3, d))
+    lanes = np.zeros((d * (d + 1) + 1) * DOUBLES)
+    work = Workspace(matrices[0], matrices[1], matrices[2], matrices[3], vectors[0], vectors[1], vectors[2], lanes)
+    return Gaussian(*arrays, variance, linear.multiply(pull, mean), log_det, work)
 
 
 @jit_no_refcount
@@ -125,9 +123,9 @@ def measure_joints(
 ) -> Vector:
     """Return ``measure_evidence`` of ``share`` times some data plus those at each place, eight at a time."""
     evidence, lanes = np.empty(places.size), base.work.lanes
-    for first in range(0, places.size, LANES):
-        count = min(LANES, places.size - first)
-        for lane in range(LANES):  # lanes without a place repeat the first
+    for first in range(0, places.size, DOUBLES):
+        count = min(DOUBLES, places.size - first)
+        for lane in range(DOUBLES):  # lanes without a place repeat the first
             place = places[first + lane if lane < count else first]
             _fill_lane(data[0], data[1], share, grams[place], moments[place], base, lanes[lane:])
         factorise_lanes(lanes, base.mean.size)
@@ -144,10 +142,10 @@ def _fill_lane(
     """Write the posterior precision and information vector of ``measure_evidence`` to a lane."""
     d = moment.size
     for i in range(d):
-        row = i * (d + 1) * LANES
+        row = i * (d + 1) * DOUBLES
         for j in range(i, d):
-            lane[row + j * LANES] = share * gram[i, j] + more_gram[i, j] + base.precision[i, j]
-        lane[row + d * LANES] = share * moment[i] + more_moment[i] + base.pull[i]
+            lane[row + j * DOUBLES] = share * gram[i, j] + more_gram[i, j] + base.precision[i, j]
+        lane[row + d * DOUBLES] = share * moment[i] + more_moment[i] + base.pull[i]
 
 
 @jit_no_refcount
@@ -179,3 +177,78 @@ def to_statistics(mean: Vector, covariance: Matrix, variance: float, lambda_: fl
     for i in range(mean.size):
         gram[i, i] -= lambda_
     return gram, moment
+
+
+@jit
+def fit_population(
+    grams: Cube, moments: Matrix, shares: Vector, chosen: Indices, base: Gaussian
+) -> tuple[Gaussian, Matrix]:
+    """Fit N(m, T) to the ``shares`` of chosen users' data by expectation maximisation, starting from ``base``.
+
+    Return it with the covariance of m.
+
+    The prior of m is N(0, I / d). Its posterior precision is d I plus the sum over users of (T + v S^-1)^-1. For a
+    user with posterior covariance C, that term is T^-1 - T^-1 C T^-1.
+    """
+    d = base.mean.size
+    isotropic, precision = d + ISOTROPIC_USERS, np.zeros((d, d))
+    for _ in range(FIT_ITERATIONS):
+        spread, left = np.zeros((d, d)), np.zeros((d, d))
+        gradient, weight, trace = np.zeros(d), 0.0, 0.0
+        for user in chosen:
+            data = grams[user], moments[user], shares[user]
+            weight += add_posterior(data, base, spread, left, gradient)
+        precision = weight * base.information
+        for i in range(d):
+            precision[i, i] += d
+            trace += base.covariance[i, i]
+        uncertainty, _ = invert(precision)
+        step = dot(uncertainty, dot(base.information, gradient) - d * base.mean)
+        shift = np.outer(weight * step, step) - np.outer(gradient, step) - np.outer(step, gradient)
+        covariance = (left + left.T + spread + spread.T) / 2 + shift
+        for i in range(d):
+            covariance[i, i] += isotropic * trace / d
+        known = sandwich(base.information, left)
+        precision -= (known + known.T) / 2
+        base = make_gaussian(base.mean + step, covariance / (isotropic + weight), base.variance)
+    uncertainty, _ = invert(precision)
+    return base, uncertainty
+
+
+@jit
+def sandwich(outer: Matrix, inner: Matrix) -> Matrix:
+    """Return outer inner outer."""
+    d = inner.shape[0]
+    product = np.zeros((d, d))
+    for j in range(d):
+        column = dot(inner, outer[:, j])
+        product[:, j] = dot(outer, column)
+    return product
+
+
+@jit_no_refcount
+def add_posterior(
+    data: tuple[Matrix, Vector, float], base: Gaussian, spread: Matrix, left: Matrix, gradient: Vector
+) -> float:
+    """Add the posterior of a user with a share of its data under the population, and return its weight.
+
+    ``left`` sums covariances, ``gradient`` deviations from the mean, and ``spread`` their squares.
+    """
+    d, distance, work = gradient.size, 0.0, base.work
+    away = work.residual
+    gram, moment, share = data
+    measure_evidence(gram, moment, share - 1.0, gram, moment, base)
+    solve_mean(work)
+    invert_factor_into(work.upper, work.root, work.inverse)
+    for i in range(d):
+        away[i] = work.theta[i] - base.mean[i]
+    for i in range(d):
+        for j in range(d):
+            distance += away[i] * base.information[i, j] * away[j]
+    weight = min(1.0, MAX_SQUARED_DISTANCE * d / max(distance, 1e-9))
+    for i in range(d):
+        gradient[i] += weight * away[i]
+        for j in range(d):
+            left[i, j] += weight * base.variance * work.inverse[i, j]
+            spread[i, j] += weight * away[i] * away[j]
+    return float(weight)

@@ -8,35 +8,15 @@ asker's own data are added to that.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from fedcascade.checks import require, whole_numbers
 from fedcascade.constants import Part, constant
 from fedcascade.federation.grouping.partition import Labels, Partition
-from fedcascade.federation.grouping.population.fit import fit_population
-from fedcascade.federation.grouping.population.gaussian import make_gaussian, measure_joints, to_statistics
-from fedcascade.federation.grouping.population.groups import (
-    Groups,
-    Users,
-    VisitRule,
-    add_upload,
-    answer_user,
-    copy_groups,
-    label_user,
-    make_groups,
-    measure_groups,
-    measure_merge,
-    visit_users,
-)
-from fedcascade.federation.grouping.population.proposals import (
-    cluster_estimates,
-    estimate_users,
-    move_users,
-    predict_users,
-    try_groups,
-)
+from fedcascade.federation.grouping.population import gaussian, groups
+from fedcascade.federation.grouping.population.groups import Groups, Users, VisitRule
 from fedcascade.federation.holdings import Holdings, append_zeros, drop_row, require_places
 from fedcascade.learning.ridge import compute_log_det
 from fedcascade.learning.statistics import MIN_NOISE, Statistics, estimate_noise
@@ -75,11 +55,11 @@ class Population(Part):
 class PopulationPartition(Partition):
     """Groups, responsibilities of each user, and the population's mean and covariance."""
 
-    state_names: ClassVar[tuple[str, ...]] = (
+    state_names = (
         *PER_AGENT, "group", "mean", "covariance", "uncertainty", "variance", "visited", "uploads", "next_fit", "fits",
         "observed", "count_bits", "pools", "active", "last_asker", "last_answer",
     )  # fmt: skip
-    free_names: ClassVar[tuple[str, ...]] = ("pools", "active")
+    free_names = ("pools", "active")
 
     def __init__(self, rule: Population, holdings: Holdings) -> None:
         agents, d = len(holdings), holdings.dimension
@@ -91,7 +71,7 @@ class PopulationPartition(Partition):
         self.click_rates = np.zeros(agents)  # smoothed
         self.active = np.zeros(0, np.int64)  # agents that have uploaded
         self.active_index = np.full(agents, NO_AGENT)  # index of each agent in ``active``
-        self.group = make_groups(rule.slots, d)
+        self.group = groups.make_groups(rule.slots, d)
         self.mean = np.zeros(d)
         self.covariance = np.eye(d) / d
         self.variance = 0.25
@@ -100,7 +80,7 @@ class PopulationPartition(Partition):
         self.counts = np.zeros(agents, np.int64)  # observations of each active agent
         self.observed = 0  # sum of ``counts``
         self.count_bits = np.zeros(64, np.int64)  # histogram of the bit lengths of ``counts``
-        self.base = make_gaussian(self.mean, self.covariance, self.variance)
+        self.base = gaussian.make_gaussian(self.mean, self.covariance, self.variance)
         self._clear_last_answer()
 
     def _clear_last_answer(self) -> None:
@@ -113,7 +93,7 @@ class PopulationPartition(Partition):
     def load_state(self, state: Mapping[str, Any]) -> None:
         super().load_state(state)
         self.group = Groups(*self.group)
-        self.base = make_gaussian(self.mean, self.covariance, self.variance)
+        self.base = gaussian.make_gaussian(self.mean, self.covariance, self.variance)
 
     def check_state(self) -> None:
         """Raise ValueError unless memberships, sums and the population could be those of a server."""
@@ -141,8 +121,8 @@ class PopulationPartition(Partition):
     def _check_model(self) -> None:
         """Raise ValueError unless mean, covariance and groups have densities."""
         require(MIN_NOISE <= self.variance <= 0.25, f"groups.variance must be in {MIN_NOISE}..0.25")
-        group = copy_groups(self.group)
-        measure_groups(group, self.base)
+        group = groups.copy_groups(self.group)
+        groups.measure_groups(group, self.base)
         for matrix in (self.covariance, self.uncertainty, self.outside, self.last_answer.gram):
             shift = self.holdings.lambda_ if matrix is self.last_answer.gram else MIN_VARIANCE
             require(math.isfinite(compute_log_det(matrix, shift)), "groups must have covariances of full rank")
@@ -167,13 +147,13 @@ class PopulationPartition(Partition):
             return
         self._record_activity(agent)
         users, row, active = self._view_users(), self.responsibilities[agent], self.active.size
-        add_upload(self.group, statistics.gram, statistics.moment, self.shares[agent], row, self.base)
+        groups.add_upload(self.group, statistics.gram, statistics.moment, self.shares[agent], row, self.base)
         others = min(self.rule.visits, active - 1)
         visited = np.append(self.active[(self.visited + np.arange(others)) % active], agent)
         self.visited += others
         self.uploads += 1
         candidates = self._choose_candidates()
-        mean, covariance = visit_users(self.group, users, visited, candidates, self._make_rule(), self.base)
+        mean, covariance = groups.visit_users(self.group, users, visited, candidates, self._make_rule(), self.base)
         self.last_asker, self.last_answer = agent, self._build_answer(agent, mean, covariance)
         self._merge_group(int(row.argmax()))
         if self.uploads >= self.next_fit and active > 1:
@@ -227,7 +207,7 @@ class PopulationPartition(Partition):
         """Merge a group with the one whose merge gains most evidence, if any does."""
         if self.group.members[slot] == 0:
             return
-        _, other = measure_merge(self.group, slot, self.base)
+        _, other = groups.measure_merge(self.group, slot, self.base)
         if other < 0:
             return
         both = (self.responsibilities[:, slot] > 0) & (self.responsibilities[:, other] > 0)
@@ -238,7 +218,7 @@ class PopulationPartition(Partition):
             array[other] = 0.0
         self.group.members[slot] -= np.count_nonzero(both)
         self.labels[self.responsibilities[:, slot] >= 0.5] = slot
-        measure_groups(self.group, self.base)
+        groups.measure_groups(self.group, self.base)
 
     def _fit_population(self) -> None:
         d = self.mean.size
@@ -248,11 +228,12 @@ class PopulationPartition(Partition):
         self.fits += 1
         rate = float(self.click_rates[self.active].mean())
         self.variance = max(MIN_NOISE, rate * (1.0 - rate))
-        base = make_gaussian(*start, self.variance)
+        base = gaussian.make_gaussian(*start, self.variance)
         chosen = self._sample(self.active)
-        self.base, self.uncertainty = fit_population(self._view_users(), chosen, base)
+        held = self.holdings
+        self.base, self.uncertainty = gaussian.fit_population(held.gram, held.moment, self.shares, chosen, base)
         self.mean, self.covariance = self.base.mean, self.base.covariance
-        measure_groups(self.group, self.base)
+        groups.measure_groups(self.group, self.base)
 
     def _sample(self, agents: Labels) -> Labels:
         """Return the agents, or a random sample of ``MAX_FIT_USERS`` if there are more."""
@@ -269,15 +250,15 @@ class PopulationPartition(Partition):
         if count < 2:
             return
         held = self.holdings
-        thetas = estimate_users(held.gram, held.moment, unassigned, self.base)
-        labels = cluster_estimates(thetas, count, streams.uniforms(_SEED, streams.PROPOSAL, self.fits, count))
+        thetas = groups.estimate_users(held.gram, held.moment, unassigned, self.base)
+        labels = groups.cluster_estimates(thetas, count, streams.uniforms(_SEED, streams.PROPOSAL, self.fits, count))
         rows = np.zeros((unassigned.size, count))
         sums = held.gram[unassigned], held.moment[unassigned], held.count[unassigned]
         chosen = Users(*sums, rows, self.shares[unassigned], labels.copy())
         present = self._predict_without_groups(unassigned)
-        gain, deviation = try_groups(chosen, labels, present, PROPOSAL_SWEEPS, self.base)
+        gain, deviation = groups.try_groups(chosen, labels, present, PROPOSAL_SWEEPS, self.base)
         if gain > max(MIN_GAIN_DEVIATIONS * deviation, MIN_GAIN_PER_USER * unassigned.size):
-            move_users(self.group, self._view_users(), unassigned, free[:count], rows, self.base)
+            groups.move_users(self.group, self._view_users(), unassigned, free[:count], rows, self.base)
 
     def _predict_without_groups(self, chosen: Labels) -> Vector:
         """Return the log-likelihood of each user under the present model or a narrower population, the best of them.
@@ -286,11 +267,11 @@ class PopulationPartition(Partition):
         in their favour.
         """
         users, active = self._view_users(), self.active.size
-        scores = [predict_users(self.group, users, chosen, active, self.base)]
+        scores = [groups.predict_users(self.group, users, chosen, active, self.base)]
         for factor in NARROWINGS:
-            narrow = make_gaussian(self.mean, factor * self.covariance, self.variance)
+            narrow = gaussian.make_gaussian(self.mean, factor * self.covariance, self.variance)
             data = users.gram[0], users.moment[0]  # none of it: their share is 0
-            scores.append(measure_joints(data, 0.0, users.gram, users.moment, chosen, narrow))
+            scores.append(gaussian.measure_joints(data, 0.0, users.gram, users.moment, chosen, narrow))
         return max(scores, key=np.sum)
 
     def _build_answer(self, agent: int, mean: Vector, covariance: Matrix) -> Statistics:
@@ -300,7 +281,7 @@ class PopulationPartition(Partition):
         if others < max(1, self.guard.min_others):
             return own
         noise = estimate_noise(own.count, own.reward)
-        gram, moment = to_statistics(mean, covariance, noise, self.holdings.lambda_)
+        gram, moment = gaussian.to_statistics(mean, covariance, noise, self.holdings.lambda_)
         counts = own.count, own.clicks, own.rounds, own.shortfall
         return Statistics(own.gram + gram, own.moment + moment, *counts)
 
@@ -308,14 +289,14 @@ class PopulationPartition(Partition):
         """Return the answer that the last ``add`` prepared for the agent, or compute one without changing the state."""
         if agent == self.last_asker:
             return self.last_answer
-        posterior = answer_user(self.group, self._view_users(), agent, self._make_rule(), self.base)
+        posterior = groups.answer_user(self.group, self._view_users(), agent, self._make_rule(), self.base)
         return self._build_answer(agent, *posterior)
 
     def prior_for_newcomer(self) -> Statistics | None:
         """Return the population's mean and covariance as statistics."""
         if self.active.size < max(2, self.guard.min_others + 1):
             return None
-        gram, moment = to_statistics(self.mean, self.outside, estimate_noise(0, 0.0), self.holdings.lambda_)
+        gram, moment = gaussian.to_statistics(self.mean, self.outside, estimate_noise(0, 0.0), self.holdings.lambda_)
         return Statistics(gram, moment, 0, 0, 0)
 
     def join(self) -> None:
@@ -329,7 +310,7 @@ class PopulationPartition(Partition):
         """Drop the data of an agent that the holdings have just cleared."""
         slots = np.flatnonzero(self.responsibilities[agent] > 0)
         self._deactivate(agent)
-        label_user(self._view_users(), agent)
+        groups.label_user(self._view_users(), agent)
         self._rebuild_groups(slots)
 
     def forget(self, agent: int) -> None:
@@ -341,7 +322,7 @@ class PopulationPartition(Partition):
         for name in PER_AGENT:
             setattr(self, name, drop_row(getattr(self, name), agent))
         if agent < last:
-            label_user(self._view_users(), agent)
+            groups.label_user(self._view_users(), agent)
         self._rebuild_groups(slots)
         self.next_fit = 0  # the next upload refits mean and covariance
 
@@ -372,4 +353,4 @@ class PopulationPartition(Partition):
             self.group.members[slot] = members.size
             if members.size == 0:
                 self.group.evidence[slot] = self.group.misfit[slot] = self.group.weight[slot] = 0.0
-        measure_groups(self.group, self.base)
+        groups.measure_groups(self.group, self.base)

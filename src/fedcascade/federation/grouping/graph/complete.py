@@ -19,8 +19,10 @@ from fedcascade.platforms import measure_memory
 Edges = NDArray[np.bool_]  # a symmetric matrix
 # The declaration of alpha_d (Algorithm 3, line 9), without a default.
 ALPHA_D: dict[str, Any] = {
-    "meaning": "an edge is deleted beyond this many confidence widths", "symbol": "alpha_d", "range": POSITIVE,
-}  # fmt: skip
+    "meaning": "an edge is deleted beyond this many confidence widths",
+    "symbol": "alpha_d",
+    "range": POSITIVE,
+}
 ROUNDING_MARGIN = 1.0 - 1e-9  # for the triangle inequality in ``find_far``
 
 

@@ -18,6 +18,8 @@ FLAGS = ["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0
 
 
 os.environ.setdefault("NUMBA_CACHE_DIR", str(ROOT / ".cache" / "numba"))
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell; children would ignore it too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # For processes that tests start, and not for the tests themselves, which compare with scipy.
 collect_ignore = ["without_scipy"]

@@ -296,10 +296,9 @@ BASELINES = {
         "a baseline for catalogues: the most clicked items, the same for all users", OneLearner(),
         yardstick=True, lambda_=1.0, confidence=Constant(beta=0.3)),
 }  # fmt: skip
-# ``population`` with a fixed schedule and private uploads: an option, not a row.
-PRIVATE_POPULATION = replace(
-    POLICIES["population"], name="population-private", trigger=Doubling(), privacy=PrivateUploads(epsilon=5.0)
-)
+# ``population`` with a fixed schedule, and with private uploads: options, not rows. Plans name both.
+SCHEDULED_POPULATION = replace(POLICIES["population"], name="population-scheduled", trigger=Doubling())
+PRIVATE_POPULATION = replace(SCHEDULED_POPULATION, name="population-private", privacy=PrivateUploads(epsilon=5.0))
 UNLISTED = {**BASELINES, PRIVATE_POPULATION.name: PRIVATE_POPULATION}
 
 

@@ -35,14 +35,14 @@ SHARE = -n auto --dist worksteal
 
 # Workers would compile the same functions at the same time. The second process finds what the first has compiled.
 WARM = NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba $(BIN)/fedcascade warm
-COMPILE = @$(WARM) --policy population & $(WARM); wait
+PRECOMPILE = @$(WARM) --policy population & $(WARM); wait
 
 test: $(INSTALLED_DEV) ## run the tests that take seconds: five minutes on two cores
-	$(COMPILE)
+	$(PRECOMPILE)
 	$(BIN)/python -m pytest -m 'not slow and not long' $(SHARE)
 
 test-all: $(INSTALLED_DEV) ## run all tests but those that take minutes each
-	$(COMPILE)
+	$(PRECOMPILE)
 	$(BIN)/python -m pytest -m 'not long' $(SHARE)
 
 test-long: $(INSTALLED_DEV) ## run the tests that take minutes

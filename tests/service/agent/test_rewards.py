@@ -198,12 +198,12 @@ waiting = []
 while True:
     shown = agent.recommend(np.eye(4), 1)
     agent.feedback(shown, 0, reward="later")
-    print("shown", shown.impression, flush=True)
+    print(f"shown {shown.impression}", flush=True)  # one write: without a buffer, a kill could tear the line
     waiting.append(shown.impression)
     if len(waiting) > 3:
         number = waiting.pop(0)
         agent.reward(number, 0.25)
-        print("rewarded", number, flush=True)
+        print(f"rewarded {number}", flush=True)
 """
 
 

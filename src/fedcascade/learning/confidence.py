@@ -26,9 +26,10 @@ class ProblemSize:
 
 # The declaration of alpha_c, of a trigger and of a theorem, without a default.
 ALPHA_C: dict[str, Any] = {
-    "meaning": "an agent uploads when its determinant has grown by this factor plus one", "symbol": "alpha_c",
+    "meaning": "an agent uploads when its determinant has grown by this factor plus one",
+    "symbol": "alpha_c",
     "range": POSITIVE,
-}  # fmt: skip
+}
 PAPERS_BETA = 10.5  # found by a search for the paper's evaluation: docs/reference-results.md
 
 

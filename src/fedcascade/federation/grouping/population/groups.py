@@ -1,8 +1,7 @@
 """Groups of users with similar theta: soft sums of their data, and responsibilities of groups for a user, compiled.
 
 A user belongs to group k with responsibility r_k, and to no group with probability 1 - sum r_k. A group holds the sums
-of its members' data, weighted by responsibility. Members of a group may differ: theta ~ N(mu_k, spread_k T). Proposals
-for new groups are clusters of posterior means; their gain in held-out log-likelihood decides about them.
+of its members' data, weighted by responsibility. Members of a group may differ: theta ~ N(mu_k, spread_k T).
 """
 
 from typing import NamedTuple
@@ -29,8 +28,6 @@ LOG_ZERO = -1e300  # log weight of a group that is skipped
 MAX_FOUNDERS = 8  # users that a new group may start with, besides the one that opens it
 OPENING_LOG_ODDS = 2.0  # extra log-odds for opening a group
 PRIOR_SPREADS = 4.0  # strength of the prior that a group is as wide as the population
-MEANS_ITERATIONS = 5  # of k-means for proposed groups
-HOPELESS_GAIN = -0.03  # abandon proposed groups if their first sweep gains less log-likelihood per user
 
 
 class Groups(NamedTuple):
@@ -375,120 +372,3 @@ def answer_user(groups: Groups, users: Users, user: int, rule: VisitRule, base: 
     others = weigh_without(groups, users, user, rule.active, base, weights)
     normalise(weights)
     return match_moments(others, weights, rule.outside, rule.min_members, base)
-
-
-@jit
-def estimate_users(gram: Cube, moment: Matrix, users: Indices, base: Gaussian) -> Matrix:
-    """Return the posterior mean of each user under the population."""
-    thetas = np.empty((users.size, moment.shape[1]))
-    for place in range(users.size):
-        user = users[place]
-        measure_evidence(gram[user], moment[user], 0.0, gram[user], moment[user], base)
-        solve_mean(base.work)
-        thetas[place] = base.work.theta
-    return thetas
-
-
-@jit
-def cluster_estimates(thetas: Matrix, count: int, draws: Vector) -> Indices:
-    """Return the cluster of each estimate: k-means from a k-means++ start."""
-    users, d = thetas.shape
-    means = np.empty((count, d))
-    nearest = np.full(users, np.inf)
-    labels = np.zeros(users, np.int64)
-    pick = min(int(draws[0] * users), users - 1)
-    for k in range(count):
-        total = 0.0
-        means[k] = thetas[pick]
-        for x in range(users):
-            nearest[x] = min(nearest[x], _measure_square(thetas[x], means[k]))
-            total += nearest[x]
-        if k + 1 < count:
-            rest, pick = draws[k + 1] * total, 0
-            while pick < users - 1:
-                rest -= nearest[pick]
-                if rest <= 0.0:
-                    break
-                pick += 1
-    sums, sizes = np.empty((count, d)), np.empty(count)
-    for _ in range(MEANS_ITERATIONS):
-        sums[:], sizes[:] = 0.0, 0.0
-        for x in range(users):
-            least = np.inf
-            for k in range(count):
-                square = _measure_square(thetas[x], means[k])
-                if square < least:
-                    labels[x], least = k, square
-            sizes[labels[x]] += 1.0
-            sums[labels[x]] += thetas[x]
-        for k in range(count):
-            if sizes[k] > 0.0:
-                means[k] = sums[k] / sizes[k]
-    return labels
-
-
-@jit
-def _measure_square(left: Vector, right: Vector) -> float:
-    total = 0.0
-    for i in range(left.size):
-        total += (left[i] - right[i]) ** 2
-    return total
-
-
-@jit
-def sum_logs(weights: Vector) -> float:
-    """Return the logarithm of a sum of weights, given their logarithms."""
-    largest = weights.max()
-    return float(largest + log(np.exp(weights - largest).sum()))
-
-
-@jit
-def predict_users(groups: Groups, users: Users, chosen: Indices, active: int, base: Gaussian) -> Vector:
-    """Return the log-likelihood of each chosen user's data under the model of the other users."""
-    scores, weights = np.empty(chosen.size), np.empty(users.responsibilities.shape[1] + 1)
-    for place in range(chosen.size):
-        weigh_without(groups, users, chosen[place], active, base, weights)
-        scores[place] = sum_logs(weights) - log(active)
-    return scores
-
-
-@jit
-def try_groups(users: Users, labels: Indices, present: Vector, sweeps: int, base: Gaussian) -> tuple[float, float]:
-    """Assign users to new groups by ``labels``, refine these for some sweeps, and score them.
-
-    Return the gain in held-out log-likelihood over ``present``, that of the model without these groups: its sum over
-    users, and the standard deviation of the sum.
-    """
-    count = users.responsibilities.shape[1]
-    groups, weights = make_groups(count, base.mean.size), np.empty(count + 1)
-    total = squares = 0.0
-    for sweep in range(sweeps + 1):
-        if sweep == 2 and total < HOPELESS_GAIN * labels.size:
-            break
-        total = squares = 0.0
-        for user in range(labels.size):
-            if sweep == 0:
-                weights[:] = 0.0
-                weights[labels[user]] = 1.0
-            else:
-                detach_user(groups, users, user, base)
-                weigh_groups(groups, users.gram[user], users.moment[user], 1.0, base, weights)
-                weights[count] = LOG_ZERO
-                if sweep in (1, sweeps):  # the gains of the others are not used
-                    gain = sum_logs(weights) - log(labels.size) - present[user]
-                    total += gain
-                    squares += gain * gain
-                normalise(weights)
-            assign_user(groups, users, user, weights, base)
-    return total, np.sqrt(squares)
-
-
-@jit
-def move_users(groups: Groups, users: Users, chosen: Indices, slots: Indices, rows: Matrix, base: Gaussian) -> None:
-    """Move chosen users into the groups at ``slots``, with responsibilities ``rows``."""
-    weights = np.zeros(users.responsibilities.shape[1] + 1)
-    for place in range(chosen.size):
-        for k in range(slots.size):
-            weights[slots[k]] = rows[place, k]
-        detach_user(groups, users, chosen[place], base)
-        assign_user(groups, users, chosen[place], weights, base)

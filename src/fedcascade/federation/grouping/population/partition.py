@@ -15,7 +15,7 @@ import numpy as np
 from fedcascade.checks import require, whole_numbers
 from fedcascade.constants import Part, constant
 from fedcascade.federation.grouping.partition import Labels, Partition
-from fedcascade.federation.grouping.population import gaussian, groups
+from fedcascade.federation.grouping.population import gaussian, groups, proposals
 from fedcascade.federation.grouping.population.groups import Groups, Users, VisitRule
 from fedcascade.federation.holdings import Holdings, append_zeros, drop_row, require_places
 from fedcascade.learning.ridge import compute_log_det
@@ -250,15 +250,15 @@ class PopulationPartition(Partition):
         if count < 2:
             return
         held = self.holdings
-        thetas = groups.estimate_users(held.gram, held.moment, unassigned, self.base)
-        labels = groups.cluster_estimates(thetas, count, streams.uniforms(_SEED, streams.PROPOSAL, self.fits, count))
+        thetas = proposals.estimate_users(held.gram, held.moment, unassigned, self.base)
+        labels = proposals.cluster_estimates(thetas, count, streams.uniforms(_SEED, streams.PROPOSAL, self.fits, count))
         rows = np.zeros((unassigned.size, count))
         sums = held.gram[unassigned], held.moment[unassigned], held.count[unassigned]
         chosen = Users(*sums, rows, self.shares[unassigned], labels.copy())
         present = self._predict_without_groups(unassigned)
-        gain, deviation = groups.try_groups(chosen, labels, present, PROPOSAL_SWEEPS, self.base)
+        gain, deviation = proposals.try_groups(chosen, labels, present, PROPOSAL_SWEEPS, self.base)
         if gain > max(MIN_GAIN_DEVIATIONS * deviation, MIN_GAIN_PER_USER * unassigned.size):
-            groups.move_users(self.group, self._view_users(), unassigned, free[:count], rows, self.base)
+            proposals.move_users(self.group, self._view_users(), unassigned, free[:count], rows, self.base)
 
     def _predict_without_groups(self, chosen: Labels) -> Vector:
         """Return the log-likelihood of each user under the present model or a narrower population, the best of them.
@@ -267,7 +267,7 @@ class PopulationPartition(Partition):
         in their favour.
         """
         users, active = self._view_users(), self.active.size
-        scores = [groups.predict_users(self.group, users, chosen, active, self.base)]
+        scores = [proposals.predict_users(self.group, users, chosen, active, self.base)]
         for factor in NARROWINGS:
             narrow = gaussian.make_gaussian(self.mean, factor * self.covariance, self.variance)
             data = users.gram[0], users.moment[0]  # none of it: their share is 0
